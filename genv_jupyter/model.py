@@ -1,0 +1,278 @@
+"""The words of the product as types: what travels over every door is exactly this.
+
+Frozen ``msgspec`` structs. Bytes are integers, compute is an integer in hundredths of a percent
+(``5000`` is 50 %), times are RFC 3339 UTC, unknown values are ``None``. The OpenAPI file, and
+from it the TypeScript types, are generated from this module.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+DeviceKind = Literal["gpu", "mig"]
+Health = Literal["ok", "lost", "unreliable", "unknown"]
+EnvironmentKind = Literal["kernel", "command", "shell"]
+EnvironmentState = Literal[
+    "reserved", "waiting", "granted", "active", "draining", "released", "held"
+]
+GrantState = Literal["reserved", "granted", "draining", "contended", "lost"]
+Applied = Literal["live", "at_restart", "pending", "unknown"]
+Strength = Literal["hard", "driver", "cooperative", "watched", "none"]
+KernelState = Literal["starting", "idle", "busy", "restarting", "dead", "unknown"]
+Cuda = Literal["initialized", "not_initialized", "unknown"]
+Mps = Literal["auto", "on", "off"]
+
+
+class Principal(Struct, frozen=True, kw_only=True):
+    """The authenticated caller.
+
+    ``realm`` is ``local`` (``id`` is the uid) or ``hub`` (``id`` is the Hub's user name); ``name``
+    is for display only and decides nothing.
+    """
+
+    realm: Literal["local", "hub"]
+    id: str
+    name: str
+    admin: bool = False
+
+    @property
+    def key(self) -> str:
+        """``local:1000``: what ownership and quotas hang on."""
+        return f"{self.realm}:{self.id}"
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What somebody asks for, as they asked it (the body of ``PUT environments/{id}``).
+
+    At least one of ``gpus``, ``fraction``, ``memory``, ``devices`` is there;
+    ``genv_jupyter.demand.demand_of`` checks it and gives the numbers.
+    """
+
+    gpus: int | float | None = None
+    fraction: float | None = None
+    memory: int | str | None = None
+    devices: tuple[str, ...] | None = None
+    name: str | None = None
+    processes: int | None = None
+    duration: int | str | None = None
+    wait: int | str | None = None
+    mps: Mps = "auto"
+
+
+class Limit(Struct, frozen=True, kw_only=True):
+    """How strongly one limit of a grant holds, whether that was verified, and why."""
+
+    strength: Strength
+    verified: bool | None = None
+    reason: str = ""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The three limits of a grant: memory, compute, and which devices are seen."""
+
+    memory: Limit
+    compute: Limit
+    devices: Limit
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """What the broker gave on one device.
+
+    ``memory`` in bytes. ``compute`` is a ceiling in hundredths of a percent, ``None`` for none.
+    An exclusive grant is alone on its device.
+    """
+
+    device: str
+    memory: int
+    compute: int | None
+    exclusive: bool
+    state: GrantState
+    applied: Applied | None
+    limits: Limits
+    since: datetime
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """A process of an environment on a device. ``start`` is in clock ticks since boot."""
+
+    pid: int
+    start: int
+    device: str
+    memory: int | None
+    name: str | None = None
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """The GPU environment of one kernel, command or shell.
+
+    ``environ`` (variables to set; ``None`` unsets one) and ``processes`` are there only for the
+    owner and admins. ``pending`` is a request that waits. ``reason`` says in a sentence why the
+    state is what it is, where the state alone does not.
+    """
+
+    id: str
+    previous: str | None
+    user: str
+    kind: EnvironmentKind
+    name: str | None
+    path: str | None
+    server: str | None
+    kernel_state: KernelState | None
+    idle_since: datetime | None
+    request: Request | None
+    pending: Request | None
+    grants: tuple[Grant, ...]
+    state: EnvironmentState
+    applied: Applied | None
+    created: datetime
+    expires: datetime | None
+    cuda: Cuda
+    reason: str | None
+    environ: dict[str, str | None] | None = None
+    processes: tuple[Process, ...] | None = None
+
+
+class DeviceGrant(Struct, frozen=True, kw_only=True):
+    """A grant as its device shows it: who holds how much since when."""
+
+    environment: str
+    user: str
+    name: str | None
+    memory: int
+    compute: int | None
+    exclusive: bool
+    state: GrantState
+    since: datetime
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A physical GPU or a MIG instance. ``index`` is for display only.
+
+    Memory in bytes, ``utilization`` in percent. ``memory_usable`` is what can be granted: the
+    total less the driver's reserve and the configured head-room.
+    """
+
+    uuid: str
+    index: int | None
+    name: str | None
+    kind: DeviceKind
+    parent: str | None
+    memory_total: int | None
+    memory_usable: int | None
+    memory_used: int | None
+    utilization: int | None
+    health: Health
+    simulated: bool
+    grants: tuple[DeviceGrant, ...]
+    external_memory: int | None
+    unattributed_memory: int | None
+
+
+class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of ``PUT servers/{id}``: a Jupyter server tells about itself.
+
+    ``pool`` is the ``CUDA_VISIBLE_DEVICES`` the server was started with (``None``: not set).
+    """
+
+    pid: int
+    version: str
+    pool: str | None = None
+    name: str | None = None
+
+
+class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of ``PUT servers/{id}/kernels/{kernel}``: a kernel's birth, life and restarts.
+
+    ``phase`` is ``starting`` before the process exists, ``running`` once ``pid`` is known, and
+    ``restarting`` from the moment the process is to be replaced. ``launch`` counts the starts of
+    this kernel id. ``previous`` is the kernel whose environment this one takes over. ``pool`` is
+    a ``CUDA_VISIBLE_DEVICES`` of the kernelspec, narrowing the server's. Fields left out
+    (``None``) leave what is known as it is.
+    """
+
+    phase: Literal["starting", "running", "restarting"] | None = None
+    launch: int | None = None
+    pid: int | None = None
+    path: str | None = None
+    name: str | None = None
+    kernel_state: KernelState | None = None
+    idle_since: datetime | None = None
+    previous: str | None = None
+    pool: str | None = None
+    unattached: Literal["hide", "all"] | None = None
+    applied: Applied | None = None
+    cuda: Cuda | None = None
+
+
+class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of ``POST environments``: a process that no Jupyter server of ours started.
+
+    ``pool`` is the ``CUDA_VISIBLE_DEVICES`` it inherited (``None``: not set).
+    """
+
+    kind: EnvironmentKind
+    pid: int
+    name: str | None = None
+    pool: str | None = None
+
+
+class EnvironmentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of ``PATCH environments/{id}``.
+
+    ``applied`` and ``cuda`` are what whoever applied the variables saw in the process.
+    """
+
+    name: str | None = None
+    duration: int | str | None = None
+    keep: bool | None = None
+    applied: Applied | None = None
+    cuda: Cuda | None = None
+
+
+class Want(Struct, frozen=True, kw_only=True):
+    """What the broker wants a server to do with one of its kernels."""
+
+    kernel: str
+    action: Literal["apply", "restart", "shutdown"]
+    environ: dict[str, str | None] | None = None
+
+
+class BrokerHealth(Struct, frozen=True, kw_only=True):
+    """Answer of ``GET health``. ``driver`` is a sentence when the driver has trouble."""
+
+    version: str
+    kind: Literal["user", "host"]
+    pid: int
+    ledger: str
+    simulated: bool
+    driver: str | None
+    driver_version: str | None
+    devices: int
+    environments: int
+    revision: int
+    notices: tuple[str, ...] = ()
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One message of the event stream.
+
+    The first has ``snapshot`` true and everything; later ones carry the devices and environments
+    that changed, whole, and the ids that are gone.
+    """
+
+    revision: int
+    snapshot: bool = False
+    devices: tuple[Device, ...] = ()
+    environments: tuple[Environment, ...] = ()
+    removed: tuple[str, ...] = ()
+    wants: tuple[Want, ...] = ()
+    health: BrokerHealth | None = None
+
+
+class DryRun(Struct, frozen=True, kw_only=True):
+    """Answer of ``POST placements``: the grants that the request would get now."""
+
+    grants: tuple[Grant, ...]

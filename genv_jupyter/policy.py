@@ -1,0 +1,36 @@
+"""What the owner of the host decided: the numbers that placement and the broker obey."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from genv_jupyter.units import WHOLE
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """The rules of one broker.
+
+    Attributes
+    ----------
+    memory_headroom
+        Bytes of every device that are never granted, besides the driver's own reserve.
+    memory_overcommit, compute_overcommit
+        Hundredths of a percent; ``10_000`` means that nothing is promised twice.
+    desktop_memory
+        Bytes that graphics processes may hold on a device that still counts as whole ...
+    desktop_share
+        ... or this part of its memory, in hundredths of a percent, whichever is more.
+    start_deadline
+        Seconds a start or a restart may take before its grants are given away.
+    confirm_seconds
+        Seconds for which no process of the family may be on a device before a release that the
+        process never confirmed is believed.
+    """
+
+    memory_headroom: int = 0
+    memory_overcommit: int = WHOLE
+    compute_overcommit: int = WHOLE
+    desktop_memory: int = 2**30
+    desktop_share: int = 500
+    start_deadline: float = 60.0
+    confirm_seconds: float = 5.0
