@@ -108,8 +108,8 @@ class Process(Struct, frozen=True, kw_only=True):
 class Environment(Struct, frozen=True, kw_only=True):
     """The GPU environment of one kernel, command or shell.
 
-    ``environ`` (variables to set; ``None`` unsets one) and ``processes`` are there only for the
-    owner and admins. ``pending`` is a request that waits. ``reason`` says in a sentence why the
+    ``pid``, ``environ`` (variables to set; ``None`` unsets one) and ``processes`` are there only
+    for the owner and admins. ``released`` is also the state of one that never had a grant. ``pending`` is a request that waits. ``reason`` says in a sentence why the
     state is what it is, where the state alone does not.
     """
 
@@ -131,6 +131,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     expires: datetime | None
     cuda: Cuda
     reason: str | None
+    pid: int | None = None
     environ: dict[str, str | None] | None = None
     processes: tuple[Process, ...] | None = None
 
