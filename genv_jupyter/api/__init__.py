@@ -1,0 +1,1 @@
+"""The wire: one REST API, its client, and how the broker is found."""

@@ -1,0 +1,293 @@
+"""The client of the broker: standard library and msgspec only, so that any kernel can have it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from genv_jupyter import __version__
+from genv_jupyter.api import rendezvous
+from genv_jupyter.errors import BrokerDown, from_payload
+from genv_jupyter.model import (
+    BrokerHealth,
+    Cuda,
+    Device,
+    DryRun,
+    Environment,
+    EnvironmentPatch,
+    Event,
+    KernelReport,
+    NewEnvironment,
+    Request,
+    ServerReport,
+)
+
+T = TypeVar("T")
+Query = Mapping[str, str | None]
+_BROKEN = (http.client.HTTPException, ConnectionError)
+
+
+class Client:
+    """The verbs of the broker, as plain calls.
+
+    Each thread has one connection that is kept open; a call that finds it closed (the broker was
+    replaced) is repeated once, which is safe since every verb but ``create`` gives the same result
+    twice.
+
+    Parameters
+    ----------
+    start
+        Start a broker where none listens.
+    timeout
+        Seconds for one call.
+
+    Raises
+    ------
+    GpuError
+        From every call: what the broker refused, or ``BrokerDown``.
+    """
+
+    def __init__(self, *, start: bool = True, timeout: float = 10.0) -> None:
+        self.start = start
+        self.timeout = timeout
+        self._local = threading.local()
+
+    # -- devices and environments ------------------------------------------------------------
+
+    def devices(self, server: str | None = None) -> list[Device]:
+        """Return the devices of this host, or of one server's pool."""
+        return self._get("devices", list[Device], {"server": server})
+
+    def environments(self) -> list[Environment]:
+        """Return all environments that the caller may see."""
+        return self._get("environments", list[Environment])
+
+    def environment(self, environment: str) -> Environment:
+        """Return one environment."""
+        return self._get(_path("environments", environment), Environment)
+
+    def create(self, new: NewEnvironment) -> Environment:
+        """Create an environment for a process that no Jupyter server of ours started."""
+        return self._send("POST", "environments", new, Environment)
+
+    def attach(
+        self, environment: str, request: Request, *, cuda: Cuda = "unknown", restart: bool = False
+    ) -> Environment:
+        """Ask for devices; the old grants are replaced, or stay when this is refused.
+
+        Parameters
+        ----------
+        cuda
+            What the caller saw in the process just before.
+        restart
+            The caller will restart the kernel, so it is never too late.
+        """
+        query = {"cuda": cuda, "restart": "true" if restart else None}
+        return self._send(
+            "PUT", _path("environments", environment), request, Environment, query=query
+        )
+
+    def patch(self, environment: str, patch: EnvironmentPatch) -> Environment:
+        """Change the name, or report what was applied in the process."""
+        return self._send("PATCH", _path("environments", environment), patch, Environment)
+
+    def restart(self, environment: str) -> Environment:
+        """Have the server restart the kernel of an environment; the grants are kept."""
+        path = _path("environments", environment, "restart")
+        return self._send("POST", path, None, Environment)
+
+    def detach(
+        self, environment: str, *, device: str | None = None, cuda: Cuda = "unknown"
+    ) -> Environment:
+        """Give everything back, or one device."""
+        query = {"device": device, "cuda": cuda}
+        path = _path("environments", environment)
+        return self._send("DELETE", path, None, Environment, query=query)
+
+    def place(self, request: Request, environment: str | None = None) -> DryRun:
+        """Say which grants a request would get now, without making them."""
+        query = {"environment": environment}
+        return self._send("POST", "placements", request, DryRun, query=query)
+
+    def health(self) -> BrokerHealth:
+        """Return what the broker says of itself and of the driver."""
+        return self._get("health", BrokerHealth)
+
+    # -- what a Jupyter server tells ------------------------------------------------------------
+
+    def register_server(self, server: str, report: ServerReport) -> None:
+        """Tell that a Jupyter server (or whatever starts kernels) is there."""
+        self._send("PUT", _path("servers", server), report, Any)
+
+    def end_server(self, server: str) -> None:
+        """Tell that a server leaves in good order, its kernels gone before it."""
+        self._send("DELETE", _path("servers", server), None, Any)
+
+    def report_kernel(self, server: str, kernel: str, report: KernelReport) -> Environment:
+        """Tell of a kernel's birth, state or restart; its environment comes back."""
+        path = _path("servers", server, "kernels", kernel)
+        return self._send("PUT", path, report, Environment)
+
+    def end_kernel(self, server: str, kernel: str) -> None:
+        """Tell that a kernel is gone for good."""
+        self._send("DELETE", _path("servers", server, "kernels", kernel), None, Any)
+
+    # -- transport ------------------------------------------------------------------------------
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        query: Query | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """Send one request as it is and return status and body: for a relay.
+
+        Raises
+        ------
+        BrokerDown
+            The broker cannot be reached, could not be started, or did not answer in time.
+        """
+        target = f"/v1/{path}"
+        pairs = {key: value for key, value in (query or {}).items() if value is not None}
+        if pairs:
+            target += "?" + urlencode(pairs)
+        fresh = method == "POST"
+        try:
+            try:
+                return self._exchange(method, target, body, headers, fresh=fresh)
+            except _BROKEN:
+                if fresh:
+                    raise
+                return self._exchange(method, target, body, headers, fresh=True)
+        except TimeoutError:
+            self.close()
+            raise BrokerDown(
+                f"The GPU broker did not answer within {self.timeout:g} s.",
+                hint="Try again; `jupyter gpu doctor` says more.",
+            ) from None
+        except (*_BROKEN, OSError) as error:
+            self.close()
+            raise BrokerDown(
+                f"The GPU broker is not reachable ({error or type(error).__name__}).",
+                hint="Try again; `jupyter gpu doctor` says more.",
+            ) from error
+
+    def events(self, *, since: int | None = None, server: str | None = None) -> EventStream:
+        """Open the event stream: a snapshot, then changes. Close it when done."""
+        connection = _Connection(self._connect())
+        pairs = {"since": None if since is None else str(since), "server": server}
+        query = urlencode({key: value for key, value in pairs.items() if value is not None})
+        return EventStream(connection, f"/v1/events?{query}")
+
+    def close(self) -> None:
+        """Close the connection of the calling thread."""
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        *,
+        fresh: bool,
+    ) -> tuple[int, bytes]:
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        # After a fork the child must not speak on its parent's connection.
+        if fresh or connection is None or connection.owner != os.getpid():
+            self.close()
+            connection = _Connection(self._connect())
+            self._local.connection = connection
+        connection.request(
+            method, target, body, {"Genv-Jupyter-Version": __version__, **(headers or {})}
+        )
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def _connect(self) -> socket.socket:
+        sock = rendezvous.ensure_broker() if self.start else rendezvous.connect()
+        sock.settimeout(self.timeout)
+        return sock
+
+    def _get(self, path: str, kind: type[T], query: Query | None = None) -> T:
+        return self._send("GET", path, None, kind, query=query)
+
+    def _send(
+        self, method: str, path: str, body: Any, kind: type[T], *, query: Query | None = None
+    ) -> T:
+        encoded = None if body is None else msgspec.json.encode(body)
+        status, answer = self.call(method, path, encoded, query)
+        if status >= 400:
+            try:
+                error = msgspec.json.decode(answer)
+            except msgspec.DecodeError:
+                error = None
+            raise from_payload(error, status)
+        return msgspec.json.decode(answer or b"null", type=kind)
+
+
+class EventStream(Iterator[Event]):
+    """The broker's events, one by one; ``close`` may be called from another thread."""
+
+    def __init__(self, connection: _Connection, target: str) -> None:
+        self._connection = connection
+        try:
+            connection.request("GET", target)
+            self._response = connection.getresponse()
+            if self._response.status >= 400:
+                raise from_payload(
+                    msgspec.json.decode(self._response.read()), self._response.status
+                )
+            connection.sock.settimeout(None)
+        except BaseException:
+            connection.close()
+            raise
+
+    def __next__(self) -> Event:
+        line = self.read_line()
+        if not line:
+            raise StopIteration
+        return msgspec.json.decode(line, type=Event)
+
+    def read_line(self) -> bytes:
+        """Return the next event as JSON text; empty when the stream has ended."""
+        try:
+            return self._response.readline()
+        except (*_BROKEN, OSError, ValueError, AttributeError):
+            return b""
+
+    def close(self) -> None:
+        """End the stream; a reader that waits in another thread gets the end."""
+        sock = self._connection.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):  # the broker closed it first
+                sock.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a socket that is connected already."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__("broker")
+        self.sock: socket.socket = sock
+        self.owner = os.getpid()
+        self.auto_open = 0
+
+
+def _path(*parts: str) -> str:
+    return "/".join(quote(part, safe="") for part in parts)

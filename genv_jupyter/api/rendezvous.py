@@ -1,0 +1,188 @@
+"""Where the broker of this user is found, and how one is started.
+
+The rendezvous is an abstract socket (``man 7 unix``): it is the same for an ssh login, a
+Hub-spawned server and a batch job of one user on one host, whatever their ``TMPDIR`` and
+``XDG_RUNTIME_DIR``; it is the lock (a second bind fails); and it vanishes with its process.
+Anybody may bind or connect to an abstract name, so both sides check the uid of the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from genv_jupyter.errors import BrokerDown, GpuError, from_payload
+
+PASSED_ON = {
+    "GENV_JUPYTER_HOME",
+    "GENV_JUPYTER_SIMULATE",
+    "GENV_JUPYTER_SOCKET",
+    "GENV_JUPYTER_FAILPOINT",
+}
+# LD_LIBRARY_PATH stays: on some hosts the driver's libraries are found by nothing else.
+_SCRUBBED = re.compile(r"(CUDA|GENV|NVIDIA_VISIBLE)_?.*|NVML_.*|LD_PRELOAD|LD_AUDIT|JPY_.*")
+
+
+def address(home: str | None = None, simulate: str | None = None) -> str:
+    """Return the address of this user's broker: a path, or an abstract name with its NUL.
+
+    ``GENV_JUPYTER_SOCKET`` names a path. Otherwise the name holds the uid, and a hash of
+    ``GENV_JUPYTER_HOME`` and ``GENV_JUPYTER_SIMULATE`` where they are set: simulated devices have
+    a broker of their own.
+    """
+    explicit = os.environ.get("GENV_JUPYTER_SOCKET")
+    if explicit:
+        return explicit
+    home = os.environ.get("GENV_JUPYTER_HOME", "") if home is None else home
+    simulate = os.environ.get("GENV_JUPYTER_SIMULATE", "") if simulate is None else simulate
+    name = f"\0genv-jupyter/{os.getuid()}"
+    if home or simulate:
+        where = str(Path(home).resolve()) if home else ""
+        name += "/" + hashlib.sha256(f"{where}\0{simulate}".encode()).hexdigest()[:16]
+    return name
+
+
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Return (pid, uid, gid) of the process at the other end of a Unix socket."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return pid, uid, gid
+
+
+def connect(timeout: float = 5.0) -> socket.socket:
+    """Connect to the broker.
+
+    Raises
+    ------
+    OSError
+        Nobody listens there.
+    BrokerDown
+        Another user's process has taken the name.
+    """
+    where = address()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(where)
+        uid = peer(sock)[1]
+        if where.startswith("\0") and uid != os.getuid():
+            raise BrokerDown(
+                f"The name of your GPU broker on this host is taken by a process of uid {uid}.",
+                hint="Tell the administrator of the host; set GENV_JUPYTER_HOME to a directory of "
+                "your own to go on meanwhile.",
+            )
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def ensure_broker(timeout: float = 15.0) -> socket.socket:
+    """Connect to the broker, starting one if there is none.
+
+    Two callers at once may both start one: the second finds the name bound and leaves.
+
+    Raises
+    ------
+    GpuError
+        It could not be started (``BrokerDown``), or says itself why it cannot serve.
+    """
+    try:
+        return connect()
+    except OSError:
+        pass
+    deadline = time.monotonic() + timeout
+    start_broker(timeout)
+    while True:
+        try:
+            return connect()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise BrokerDown(
+                    f"The GPU broker was started and does not answer ({error}).",
+                    hint="`jupyter gpu doctor` says more.",
+                ) from error
+            time.sleep(0.02)
+
+
+def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
+    """Start a broker of this user and wait until it listens.
+
+    It gets a session of its own (a plain child would end with the kernel's process group) and an
+    environment without what a kernel's environment hides from CUDA.
+    """
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED_ON or not _SCRUBBED.fullmatch(name)
+    }
+    command = [sys.executable, "-m", "genv_jupyter.broker", "--user"]
+    if replace:
+        command.append("--replace")
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BrokerDown(f"The GPU broker could not be started: {error}.") from error
+    try:
+        line = _first_line(process, timeout)
+    except TimeoutError:
+        process.kill()
+        process.wait()
+        raise BrokerDown(
+            f"The GPU broker did not start within {timeout:.0f} s.",
+            hint="`jupyter gpu doctor` says more.",
+        ) from None
+    finally:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        if process.poll() is None:
+            process.stderr.close()
+    if not line:
+        raise _failed(process)
+    answer = json.loads(line)
+    if "code" in answer:
+        process.wait()
+        raise from_payload(answer, 503)
+
+
+def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], timeout)
+    if not ready:
+        raise TimeoutError
+    line: bytes = process.stdout.readline()
+    if not line:
+        process.wait(timeout=5)
+    return line
+
+
+def _failed(process: subprocess.Popen[bytes]) -> GpuError:
+    """Turn a broker that ended before its first word into an error with the cause."""
+    assert process.stderr is not None
+    said = process.stderr.read().decode(errors="replace").strip().splitlines()
+    process.stderr.close()
+    last = said[-1] if said else f"it ended with status {process.returncode}"
+    if "No module named" in last:
+        return BrokerDown(
+            f"The GPU broker cannot run in this Python environment ({last}).",
+            hint="Only the kernel part of genv-jupyter is installed here: start JupyterLab with "
+            "genv-jupyter, or `pip install genv-jupyter` here.",
+        )
+    return BrokerDown(f"The GPU broker could not be started: {last}")
