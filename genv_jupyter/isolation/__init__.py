@@ -1,0 +1,1 @@
+"""What holds an environment to its grant: variables, processes, fences."""
