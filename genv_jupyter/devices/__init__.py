@@ -1,0 +1,1 @@
+"""Devices: what NVML (or a simulation) says about the GPUs of this host."""

@@ -1,0 +1,128 @@
+"""What a host's devices are at one moment, and the port through which the broker reads them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from msgspec import Struct
+
+from genv_jupyter.model import DeviceKind, Health
+
+ProcessKind = Literal["compute", "graphics", "mps"]
+
+
+class ProcessReading(Struct, frozen=True):
+    """A process on a device, as the driver tells it.
+
+    ``memory`` in bytes, ``None`` where the driver does not say. ``kind`` is ``mps`` for a client
+    of an MPS server (the server itself is ``compute``).
+    """
+
+    pid: int
+    memory: int | None
+    kind: ProcessKind
+    name: str | None = None
+
+
+class DeviceReading(Struct, frozen=True, kw_only=True):
+    """One GPU, or one MIG instance, at one moment; ``None`` is unknown everywhere.
+
+    Attributes
+    ----------
+    uuid
+        ``GPU-…`` or ``MIG-…``.
+    index
+        The number of a GPU in PCI order, for display only; MIG instances have none.
+    parent
+        UUID of the GPU that a MIG instance is a part of.
+    memory_total, memory_reserved, memory_free
+        Bytes. What is used is total − free − reserved: NVML's own ``used`` means different things
+        in different drivers.
+    utilization
+        Percent, 0 to 100.
+    health
+        ``lost``: fell off the bus. ``unreliable``: the driver told things that cannot be (they are
+        left out). ``unknown``: not read this time; the fields are those of the last good reading.
+    processes
+        Sorted by pid, each pid once.
+    compute_mode
+        ``default``, ``exclusive_process``, ``exclusive_thread`` or ``prohibited``.
+    capability
+        CUDA compute capability, such as ``(9, 0)``.
+    """
+
+    uuid: str
+    index: int | None = None
+    name: str | None = None
+    kind: DeviceKind = "gpu"
+    parent: str | None = None
+    memory_total: int | None = None
+    memory_reserved: int | None = None
+    memory_free: int | None = None
+    utilization: int | None = None
+    health: Health = "ok"
+    processes: tuple[ProcessReading, ...] | None = None
+    compute_mode: str | None = None
+    capability: tuple[int, int] | None = None
+
+    @property
+    def memory_used(self) -> int | None:
+        """Bytes in use, by whomever; ``None`` if the driver does not say."""
+        if self.memory_total is None or self.memory_free is None:
+            return None
+        return max(0, self.memory_total - self.memory_free - (self.memory_reserved or 0))
+
+
+class Inventory(Struct, frozen=True, kw_only=True):
+    """All devices of a host at one moment, GPUs in index order, instances after their parents.
+
+    ``trouble`` is a sentence (cause, and cure) when the driver as a whole, or a device that
+    cannot even be named, does not work.
+    """
+
+    devices: tuple[DeviceReading, ...] = ()
+    simulated: bool = False
+    driver_version: str | None = None
+    trouble: str | None = None
+
+
+class DeviceSource(ABC):
+    """Where readings come from."""
+
+    @abstractmethod
+    def read(self) -> Inventory:
+        """Read all devices.
+
+        Synchronous and callable from any thread. It never raises and never takes longer than the
+        source's deadline (2 s by default): what goes wrong is told in ``Inventory.trouble`` and in
+        each device's ``health``.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what the source started; ``read`` keeps answering with the last reading."""
+
+
+def open_source(simulate: str | None) -> DeviceSource:
+    """Open the source of this host's devices.
+
+    Parameters
+    ----------
+    simulate
+        The value of ``GENV_JUPYTER_SIMULATE``, such as ``2x24GiB`` or ``1x80GiB,2x24GiB``;
+        ``None`` or empty for the real devices. A missing driver never turns simulation on.
+
+    Raises
+    ------
+    BadRequest
+        ``simulate`` cannot be read.
+    """
+    # Imported here because both are built on this module.
+    if simulate:
+        from genv_jupyter.devices.simulated import SimulatedSource
+
+        return SimulatedSource.from_spec(simulate)
+    from genv_jupyter.devices.nvml import NvmlSource
+
+    return NvmlSource()
