@@ -1,0 +1,75 @@
+"""Fixtures of every suite: a clean environment, and a broker that ends with its test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genv_jupyter.api import rendezvous
+
+pytest_plugins = ("pytest_jupyter.jupyter_server",)
+
+# Whatever the developer's shell says about GPUs, tests start from nothing. At import, so that
+# fixtures of wider scope see it too. PYTHONHASHSEED and the like are none of our business.
+_OURS = re.compile(r"(GENV|CUDA)_.*|NVIDIA_VISIBLE_DEVICES|JUPYTER_DEFAULT_PROVISIONER_NAME|JPY_.*")
+for _name in [name for name in os.environ if _OURS.fullmatch(name)]:
+    del os.environ[_name]
+os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
+
+SIMULATE = "2x24GiB"
+
+
+@pytest.fixture
+def broker_home(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A broker of this test alone, started by whoever needs it first, ended afterwards.
+
+    Sets ``GENV_JUPYTER_HOME`` and ``GENV_JUPYTER_SIMULATE`` (``@pytest.mark.simulate("1x80GiB")``
+    chooses other devices) for this process and all that it starts.
+    """
+    marker = request.node.get_closest_marker("simulate")
+    home = tmp_path / "gpu"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("GENV_JUPYTER_HOME", str(home))
+    monkeypatch.setenv("GENV_JUPYTER_SIMULATE", marker.args[0] if marker else SIMULATE)
+    where = rendezvous.address()
+    yield home
+    end_broker(where)
+
+
+def end_broker(where: str, timeout: float = 10.0) -> None:
+    """End the broker that listens at ``where``, if one does: that process and no other."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(timeout)
+        try:
+            sock.connect(where)
+        except OSError:
+            return
+        pid, uid, _ = rendezvous.peer(sock)
+    if pid <= 0 or uid != os.getuid():
+        return
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):  # it ended in this very moment
+                signal.pidfd_send_signal(process, number)
+            if select.select([process], [], [], timeout)[0]:
+                break
+        with contextlib.suppress(ChildProcessError):  # somebody else's child: theirs to reap
+            os.waitpid(pid, os.WNOHANG)
+    finally:
+        os.close(process)
+    if number == signal.SIGKILL:
+        pytest.fail(f"The broker (pid {pid}) did not end within {timeout:.0f} s of SIGTERM.")
