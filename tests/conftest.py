@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +18,21 @@ from genv_jupyter.api import rendezvous
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
 
-# Whatever the developer's shell says about GPUs, tests start from nothing. At import, so that
-# fixtures of wider scope see it too. PYTHONHASHSEED and the like are none of our business.
+# Whatever the developer's shell says about GPUs, tests start from nothing, and neither read nor
+# write what Jupyter and IPython keep in the home directory. At import, so that fixtures of wider
+# scope and the processes they start see it too.
 _OURS = re.compile(r"(GENV|CUDA)_.*|NVIDIA_VISIBLE_DEVICES|JUPYTER_DEFAULT_PROVISIONER_NAME|JPY_.*")
 for _name in [name for name in os.environ if _OURS.fullmatch(name)]:
     del os.environ[_name]
-os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
+_jupyter = tempfile.TemporaryDirectory(prefix="genv-jupyter-tests-")
+for _name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+    os.environ[_name] = str(Path(_jupyter.name, _name.lower()))
 
 SIMULATE = "2x24GiB"
+
+
+def pytest_unconfigure() -> None:
+    _jupyter.cleanup()
 
 
 @pytest.fixture
