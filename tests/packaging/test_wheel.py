@@ -1,0 +1,215 @@
+"""The archives hold everything once, and `pip install` of the wheel is all that a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+import venv
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from genv_jupyter import __version__
+
+ROOT = Path(__file__).parents[2]
+NAME = f"genv_jupyter-{__version__}"
+DATA = f"{NAME}.data/data"
+EXTENSION = f"{DATA}/share/jupyter/labextensions/genv-jupyter"
+TOKEN = "a-token-of-this-test"
+
+
+class Archives(NamedTuple):
+    sdist: Path
+    wheel: Path
+
+
+@pytest.fixture(scope="session")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
+    """Build the sdist from the tree, and the wheel from the sdist, as a release does."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
+    return Archives(out / f"{NAME}.tar.gz", out / f"{NAME}-py3-none-any.whl")
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    """Run a command to its end and return what it said; a failure shows all of it."""
+    done = subprocess.run(
+        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=-1, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
+    return done.stdout
+
+
+def sources() -> set[str]:
+    """Return every file of the package as it stands in the tree, without what was built."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "genv_jupyter").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return {name for name in found if not name.startswith("genv_jupyter/labextension/")}
+
+
+def test_wheel_holds_the_package_and_nothing_else(archives: Archives) -> None:
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        names = wheel.namelist()
+    assert [name for name, times in Counter(names).items() if times > 1] == []
+    code = {name for name in names if not name.startswith(NAME)}
+    assert code == sources() | {"genv_jupyter_stub.py"}
+
+
+def test_wheel_brings_its_data_files_once(archives: Archives) -> None:
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        names = wheel.namelist()
+        enabled = json.loads(
+            wheel.read(f"{DATA}/etc/jupyter/jupyter_server_config.d/genv_jupyter.json")
+        )
+        package = json.loads(wheel.read(f"{EXTENSION}/package.json"))
+        entry_points = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()
+    assert enabled == {"ServerApp": {"jpserver_extensions": {"genv_jupyter": True}}}
+    assert f"{DATA}/etc/ipython/startup/50-genv-jupyter.py" in names
+    assert f"{EXTENSION}/install.json" in names
+    assert f"{NAME}.dist-info/licenses/LICENSE" in names
+    assert "genv-provisioner" in entry_points
+    assert "jupyter-gpu" in entry_points
+    bundles = [name for name in names if re.search(r"/remoteEntry\.\w+\.js$", name)]
+    assert bundles == [f"{EXTENSION}/{package['jupyterlab']['_build']['load']}"]
+
+
+def test_sdist_builds_without_node_and_carries_the_front_end(archives: Archives) -> None:
+    with tarfile.open(archives.sdist) as sdist:
+        names = {name.removeprefix(f"{NAME}/") for name in sdist.getnames()}
+    assert "genv_jupyter/labextension/package.json" in names
+    assert "package-lock.json" in names
+    assert not [name for name in names if name.startswith(("node_modules", ".venv", ".artifacts"))]
+
+
+# --- installed ------------------------------------------------------------------------------------
+
+
+class Installed(NamedTuple):
+    python: Path
+    lab: str
+
+    def jupyter(self, *arguments: str, cwd: Path | None = None) -> str:
+        return run(str(self.python.with_name("jupyter")), *arguments, cwd=cwd)
+
+
+@pytest.fixture(scope="module", params=["4.4.*", "4.*"], ids=["oldest", "newest"])
+def installed(
+    request: pytest.FixtureRequest, archives: Archives, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    """Install the wheel into an empty environment, with the oldest and the newest JupyterLab."""
+    where = tmp_path_factory.mktemp("venv")
+    venv.create(where, with_pip=False, symlinks=True)
+    python = where / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    lab = f"jupyterlab=={request.param}"
+    run(*pip, "install", "--quiet", "--no-compile", str(archives.wheel), lab)
+    return Installed(python, run(str(where / "bin" / "jupyter-lab"), "--version").strip())
+
+
+@pytest.fixture
+def clean(broker_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory of its own, and no trace of the environment that the tests run in."""
+    for name in list(os.environ):
+        if name.startswith(("JUPYTER_", "IPYTHON", "PYTHON", "VIRTUAL_ENV")):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(home / "runtime"))
+    return home
+
+
+@pytest.fixture
+def server(installed: Installed, clean: Path) -> Iterator[str]:
+    """`jupyter lab` of that environment; yields its address."""
+    log = clean / "lab.log"
+    arguments = ["lab", "--no-browser", "--allow-root", f"--IdentityProvider.token={TOKEN}"]
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [installed.python.with_name("jupyter"), *arguments, "--LabApp.news_url=None"],
+            cwd=clean,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            yield address(clean / "runtime", process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def address(runtime: Path, process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        for found in runtime.glob("jpserver-*.json"):
+            url: str = json.loads(found.read_text())["url"]
+            if status(f"{url}api/status") == 200:
+                return url
+        time.sleep(0.1)
+    pytest.fail(f"jupyter lab did not come up:\n{log.read_text()}")
+
+
+def fetch(url: str) -> bytes:
+    request = urllib.request.Request(url, headers={"Authorization": f"token {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def status(url: str) -> int | None:
+    try:
+        fetch(url)
+    except OSError:  # not listening yet
+        return None
+    return 200
+
+
+def test_extensions_are_enabled_by_installing(installed: Installed, clean: Path) -> None:
+    labextensions = installed.jupyter("labextension", "list")
+    assert re.search(rf"genv-jupyter v{re.escape(__version__)} .*enabled.*OK", labextensions)
+    extensions = installed.jupyter("server", "extension", "list")
+    assert re.search(r"genv_jupyter.*enabled", extensions)
+    assert re.search(rf"genv_jupyter.* {re.escape(__version__)} .*OK", extensions)
+
+
+def test_lab_serves_sidebar_and_rest(installed: Installed, server: str) -> None:
+    page = fetch(f"{server}lab").decode()
+    config = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.S)[1])
+    ours = [e for e in config["federated_extensions"] if e["name"] == "genv-jupyter"]
+    assert len(ours) == 1, f"JupyterLab {installed.lab} does not load the sidebar"
+    bundle = fetch(f"{server}lab/extensions/genv-jupyter/{ours[0]['load']}")
+    assert b"genv-jupyter" in bundle
+    health = json.loads(fetch(f"{server}genv-jupyter/v1/health"))
+    assert health["version"] == __version__
+    assert health["simulated"] is True
+    devices = json.loads(fetch(f"{server}genv-jupyter/v1/devices"))
+    assert [device["memory_total"] for device in devices] == [24 * 2**30] * 2
+
+
+def test_quickstart_runs_in_the_installed_environment(installed: Installed, clean: Path) -> None:
+    """Kernels there load `%gpu` by themselves: the wheel's IPython startup file is in force."""
+    notebook = clean / "quickstart.ipynb"
+    notebook.write_bytes((ROOT / "examples" / "quickstart.ipynb").read_bytes())
+    installed.jupyter("execute", "--inplace", str(notebook), cwd=clean)
+    cells = json.loads(notebook.read_text())["cells"]
+    assert all(cell["outputs"] for cell in cells if cell["cell_type"] == "code")
