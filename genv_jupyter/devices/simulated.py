@@ -38,6 +38,8 @@ class SimulatedDevice:
     name: str | None = None
     kind: DeviceKind = "gpu"
     parent: str | None = None
+    parent_index: int | None = None
+    instance: tuple[int, int] | None = None
     memory_reserved: int = 0
     external_memory: int = 0
     utilization: int | None = 0
@@ -59,6 +61,8 @@ class SimulatedDevice:
             name=self.name or f"Simulated GPU {format_memory(self.memory_total)}",
             kind=self.kind,
             parent=self.parent,
+            parent_index=self.parent_index,
+            instance=self.instance,
             memory_total=self.memory_total,
             memory_reserved=self.memory_reserved,
             memory_free=None if self.health == "lost" else free,

@@ -34,8 +34,9 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
         ``GPU-…`` or ``MIG-…``.
     index
         The number of a GPU in PCI order, for display only; MIG instances have none.
-    parent
-        UUID of the GPU that a MIG instance is a part of.
+    parent, parent_index, instance
+        Of a MIG instance: UUID and number of the GPU that it is a part of, and the ids of its GPU
+        instance and compute instance there.
     memory_total, memory_reserved, memory_free
         Bytes. What is used is total − free − reserved: NVML's own ``used`` means different things
         in different drivers.
@@ -57,6 +58,8 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
     name: str | None = None
     kind: DeviceKind = "gpu"
     parent: str | None = None
+    parent_index: int | None = None
+    instance: tuple[int, int] | None = None
     memory_total: int | None = None
     memory_reserved: int | None = None
     memory_free: int | None = None
