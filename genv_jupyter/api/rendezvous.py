@@ -86,6 +86,11 @@ def connect(timeout: float = 5.0) -> socket.socket:
     return sock
 
 
+def version_key(version: str) -> tuple[int, ...]:
+    """Return what versions are compared by: the numbers before any suffix."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
+
+
 def ensure_broker(timeout: float = 15.0) -> socket.socket:
     """Connect to the broker, starting one if there is none.
 

@@ -87,7 +87,7 @@ def command(pid: int) -> str | None:
 
 def pid_namespace() -> str:
     """Name the pid namespace: pids mean something only within one."""
-    return os.readlink("/proc/self/ns/pid").translate(str.maketrans("", "", ":[]"))
+    return str(Path("/proc/self/ns/pid").readlink()).translate(str.maketrans("", "", ":[]"))
 
 
 def boot_id() -> str:

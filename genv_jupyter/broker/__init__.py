@@ -1,0 +1,1 @@
+"""The one process that decides: nothing is given twice because nobody else gives."""

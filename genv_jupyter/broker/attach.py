@@ -1,0 +1,298 @@
+"""Giving: from a request to grants, in two transactions with the fence between them.
+
+``reserved`` rows count from the first transaction on, beside the old grants; the second makes them
+``granted`` and lets the old ones go. A crash between the two leaves reservations that the next
+start drops, and the old grants as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from genv_jupyter.broker import failpoints
+from genv_jupyter.broker.books import replaced
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.refusals import explain
+from genv_jupyter.broker.release import may_let_go, proof_of
+from genv_jupyter.broker.views import environ_for
+from genv_jupyter.demand import Demand, demand_of
+from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
+from genv_jupyter.isolation import processes
+from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
+from genv_jupyter.model import Applied, Cuda, Request, Want
+from genv_jupyter.placement import Placed, place, satisfied
+
+FRESH = 2.0
+"""Seconds for which placement trusts a reading."""
+
+
+class Attempt(Struct, kw_only=True):
+    """One attach on its way.
+
+    ``cuda`` is the best that is known, ``proof`` only what was seen just now (or cannot change
+    back). ``by_process`` says that the process itself asks, and will apply what it gets.
+    """
+
+    row: EnvironmentRow
+    request: Request
+    demand: Demand
+    cuda: Cuda
+    proof: Cuda
+    restart: bool
+    by_process: bool
+
+
+def attach(
+    core: Core,
+    row: EnvironmentRow,
+    request: Request,
+    *,
+    cuda: Cuda = "unknown",
+    restart: bool = False,
+    by_process: bool = False,
+) -> EnvironmentRow:
+    """Give an environment what it asks for, instead of what it has.
+
+    Raises
+    ------
+    GpuError
+        The request was refused; nothing has changed.
+    """
+    attempt = Attempt(
+        row=row,
+        request=request,
+        demand=checked(request),
+        cuda=row.cuda if cuda == "unknown" else cuda,
+        proof=proof_of(row, cuda),
+        restart=restart,
+        by_process=by_process,
+    )
+    books = core.books
+    core.refresh(FRESH)
+    slots = core.slots_of(core.pool_of(row))
+    granted = {g.device for g in books.grants_of(row.id) if g.state == "granted"}
+    own = books.own(row.id)
+    held = {device: part for device, part in own.items() if device in granted}
+    if satisfied(held, attempt.demand, slots) and granted == own.keys():
+        return _renamed(core, attempt)
+    try:
+        placed = place(slots, attempt.demand, row.owner, core.policy, own)
+    except NoCapacity as refusal:
+        core.record("AttachRefused", row, reason=refusal.message)
+        raise explain(core, refusal, slots, attempt.demand, row) from None
+    _check_time(core, attempt, placed)
+    failpoints.reach("before_reserve")
+    reserved = _reserve(core, attempt, placed)
+    failpoints.reach("after_reserve")
+    try:
+        # The fence stands here: with nothing but variables there is nothing to prepare that could
+        # fail, and what could (MPS, cgroups) must not run inside a transaction.
+        failpoints.reach("after_prepare")
+        _confirm(core, attempt, placed, reserved)
+    except BaseException:
+        _undo(core, reserved)
+        raise
+    failpoints.reach("after_confirm")
+    return books.environments[row.id]
+
+
+def checked(request: Request) -> Demand:
+    """Check a request, and that this broker can do what it asks.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        As ``demand_of``; or it asks for something that is not there yet.
+    """
+    demand = demand_of(request)
+    for asked, what in (
+        (demand.wait is not None, "waiting in a queue"),
+        (demand.duration is not None, "a limited duration"),
+        (demand.mps == "on", "MPS"),
+    ):
+        if asked:
+            raise BadRequest(
+                f"This version does not offer {what}.", hint="Leave it out of the request."
+            )
+    return demand
+
+
+def _renamed(core: Core, attempt: Attempt) -> EnvironmentRow:
+    """Answer a request that the present grants satisfy: only the name may change."""
+    row, name = attempt.row, attempt.request.name
+    if name is None or name == row.name:
+        return row
+    new = msgspec.structs.replace(row, name=name)
+    with core.books.change() as change:
+        change.put_environment(new)
+    return new
+
+
+def _check_time(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> None:
+    """Refuse what would come too late: CUDA has read its variables, and they would change."""
+    if attempt.cuda != "initialized" or attempt.restart:
+        return
+    started = {
+        grant.device
+        for grant in core.books.grants_of(attempt.row.id)
+        if grant.applied == "live" or grant.state == "draining"
+    }
+    if started == {part.device for part in placed}:
+        return
+    raise CudaInitialized(
+        "CUDA is already initialised in this kernel, so it would not see a change of devices. "
+        "There is room for your request.",
+        hint="Restart with it: `%gpu attach … --restart`, or the sidebar's restart button. "
+        "What you hold now stays yours.",
+        details={"devices": [part.device for part in placed]},
+    )
+
+
+def _reserve(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> list[GrantRow]:
+    """Count the new grants beside the old ones (transaction 1); return the new rows."""
+    books, row = core.books, attempt.row
+    mine = books.grants.get(row.id, {})
+    now = core.clock()
+    new: list[GrantRow] = []
+    with books.change() as change:
+        for part in placed:
+            old = mine.get(part.device)
+            if old is None:
+                grant = _row(books.next_grant(), row, part, now)
+                change.add_grant(grant)
+                new.append(grant)
+            else:
+                # On its own device a grant grows first and shrinks only at the end.
+                change.change_grant(
+                    old,
+                    replaced(
+                        old,
+                        counted_memory=max(old.counted_memory, part.memory),
+                        counted_compute=max(old.counted_compute, part.compute or 0),
+                        counted_exclusive=old.counted_exclusive or part.exclusive,
+                    ),
+                )
+        failpoints.reach("inside_reserve")
+    return new
+
+
+def _confirm(
+    core: Core, attempt: Attempt, placed: Sequence[Placed], reserved: Sequence[GrantRow]
+) -> None:
+    """Make the reservations grants and let the old ones go (transaction 2)."""
+    books, row = core.books, attempt.row
+    parts = {part.device: part for part in placed}
+    fresh = {grant.device for grant in reserved}
+    applied = _applied_now(attempt)
+    if books.grants[row.id].keys() - parts.keys():
+        core.refresh()
+    new = msgspec.structs.replace(
+        row,
+        request=msgspec.json.encode(attempt.request).decode(),
+        name=attempt.request.name or row.name,
+        cuda=attempt.proof,
+        reason=None,
+    )
+    with books.change() as change:
+        for grant in list(books.grants_of(row.id)):
+            part = parts.get(grant.device)
+            if part is not None:
+                kept = None if grant.device in fresh else grant
+                change.change_grant(grant, _granted(core, attempt, grant, part, applied, kept))
+            elif may_let_go(core, row, grant, attempt.proof):
+                change.drop_grant(grant)
+            elif grant.state != "draining":
+                change.change_grant(grant, replaced(grant, state="draining"))
+        change.put_environment(new)
+        failpoints.reach("inside_confirm")
+    core.outdate()
+    for part in placed:
+        core.record("GrantAdded", row, device=part.device, memory=part.memory, compute=part.compute)
+    if applied == "pending" and not attempt.by_process and row.server:
+        books.want(row.server, Want(kernel=row.id, action="apply", environ=environ_for(core, new)))
+
+
+def _applied_now(attempt: Attempt) -> Applied:
+    """Say what has yet to happen before the process sees the new devices."""
+    row = attempt.row
+    if attempt.restart or row.pid is None or not processes.alive(row.pid, row.start):
+        return "at_restart"
+    if attempt.by_process or row.server:
+        return "pending"
+    return "unknown"
+
+
+def _granted(
+    core: Core,
+    attempt: Attempt,
+    grant: GrantRow,
+    part: Placed,
+    applied: Applied,
+    kept: GrantRow | None,
+) -> GrantRow:
+    """Turn a reserved, resized or draining row into the grant.
+
+    Where CUDA lives in the process it keeps the cap it started with until its restart: the
+    larger of both counts on.
+    """
+    stuck = kept is not None and attempt.cuda == "initialized"
+    return replaced(
+        grant,
+        memory=part.memory,
+        compute=part.compute,
+        exclusive=part.exclusive,
+        counted_memory=grant.counted_memory if stuck else part.memory,
+        counted_compute=grant.counted_compute if stuck else part.compute or 0,
+        counted_exclusive=grant.counted_exclusive if stuck else part.exclusive,
+        state="granted",
+        applied=kept.applied if kept is not None and kept.applied == "live" else applied,
+        since=grant.since,
+    )
+
+
+def _undo(core: Core, reserved: Sequence[GrantRow]) -> None:
+    """Take reservations back after the fence failed."""
+    with core.books.change() as change:
+        for grant in reserved:
+            change.drop_grant(grant)
+
+
+def _row(number: int, row: EnvironmentRow, part: Placed, now: float) -> GrantRow:
+    return GrantRow(
+        id=number,
+        environment=row.id,
+        device=part.device,
+        owner=row.owner,
+        memory=part.memory,
+        compute=part.compute,
+        exclusive=part.exclusive,
+        counted_memory=part.memory,
+        counted_compute=part.compute or 0,
+        counted_exclusive=part.exclusive,
+        state="reserved",
+        applied=None,
+        since=now,
+    )
+
+
+def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request) -> list[GrantRow]:
+    """Return the rows that a request would get now.
+
+    Raises
+    ------
+    GpuError
+        The refusal that the request would meet.
+    """
+    demand = checked(request)
+    core.refresh(FRESH)
+    slots = core.slots_of(core.pool_of(row))
+    own = {} if row is None else core.books.own(row.id)
+    try:
+        placed = place(slots, demand, owner, core.policy, own)
+    except NoCapacity as refusal:
+        raise explain(core, refusal, slots, demand, row) from None
+    nobody = row or EnvironmentRow.nobody(owner)
+    return [_row(0, nobody, part, core.clock()) for part in placed]

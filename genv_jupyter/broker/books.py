@@ -1,0 +1,220 @@
+"""Everything the broker knows, in memory and written through to the ledger.
+
+The broker is the ledger's only writer, so reads never touch SQL. A ``Change`` writes to the
+ledger first; memory follows only when the transaction has committed, so that whatever fails
+leaves both as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, GrantRow, ServerRow
+from genv_jupyter.model import KernelState, Want
+from genv_jupyter.placement import Own, Slot
+
+if TYPE_CHECKING:
+    from genv_jupyter.ledger.live import LiveLedger, Transaction
+
+
+class Pulse(Struct):
+    """What is known of a kernel's life and is worth nothing after a crash."""
+
+    state: KernelState = "unknown"
+    idle_since: datetime | None = None
+
+
+class Books:
+    """Devices, servers, environments and grants, each indexed as the verbs need them."""
+
+    def __init__(self, ledger: LiveLedger) -> None:
+        self.ledger = ledger
+        self.slots: dict[str, Slot] = {}
+        self.servers: dict[str, ServerRow] = {}
+        self.environments: dict[str, EnvironmentRow] = {}
+        self.grants: dict[str, dict[str, GrantRow]] = {}
+        self.on_device: dict[str, dict[int, GrantRow]] = {}
+        self.by_pid: dict[int, str] = {}
+        self.successors: dict[str, str] = {}
+        self.pulses: dict[str, Pulse] = {}
+        self.wants: dict[str, list[Want]] = {}
+        self.revision = 1
+        self.changed_devices: set[str] = set()
+        self.changed_environments: set[str] = set()
+        self._next_grant = 1
+
+    def load(self) -> None:
+        """Fill memory from the ledger, once, at start."""
+        state = self.ledger.load()
+        for device in state.devices:
+            self.add_slot(Slot(uuid=device.uuid, capacity=device.memory_capacity, health="unknown"))
+        for server in state.servers:
+            self.servers[server.id] = server
+        for row in state.environments:
+            self._set_environment(row)
+        for grant in state.grants:
+            self._add(grant)
+            self._next_grant = max(self._next_grant, grant.id + 1)
+
+    def add_slot(self, slot: Slot) -> None:
+        """Make a device known."""
+        self.slots[slot.uuid] = slot
+        self.on_device.setdefault(slot.uuid, {})
+
+    def next_grant(self) -> int:
+        """Return an id that no grant has had since this ledger was made."""
+        number = self._next_grant
+        self._next_grant += 1
+        return number
+
+    def grants_of(self, environment: str) -> Iterable[GrantRow]:
+        """Return the grants of an environment in the order of its devices."""
+        return self.grants.get(environment, {}).values()
+
+    def own(self, environment: str) -> dict[str, Own]:
+        """Return what an environment holds already, draining grants included, per device."""
+        return {
+            row.device: Own(row.counted_memory, row.counted_compute or None, row.counted_exclusive)
+            for row in self.grants_of(environment)
+        }
+
+    def pulse(self, environment: str) -> Pulse:
+        """Return the volatile state of a kernel."""
+        return self.pulses.setdefault(environment, Pulse())
+
+    def touch(self, environment: str) -> None:
+        """Note that the view of an environment, and of its devices, has changed."""
+        self.changed_environments.add(environment)
+        self.changed_devices.update(self.grants.get(environment, ()))
+
+    def want(self, server: str, want: Want) -> None:
+        """Leave word for a server; a later word for the same kernel replaces an earlier one."""
+        waiting = self.wants.setdefault(server, [])
+        waiting[:] = [
+            old for old in waiting if (old.kernel, old.action) != (want.kernel, want.action)
+        ]
+        waiting.append(want)
+
+    @contextmanager
+    def change(self) -> Iterator[Change]:
+        """Open a transaction; what it did reaches memory when it has committed."""
+        change = Change(self)
+        with self.ledger.transaction() as transaction:
+            change.transaction = transaction
+            yield change
+        for apply in change.pending:
+            apply()
+
+    # -- memory, called after the commit --------------------------------------------------------
+
+    def _set_environment(self, row: EnvironmentRow) -> None:
+        old = self.environments.get(row.id)
+        if old is not None and old.pid is not None and self.by_pid.get(old.pid) == row.id:
+            del self.by_pid[old.pid]
+        if row.pid is not None:
+            self.by_pid[row.pid] = row.id
+        if row.previous is not None and row.previous in self.environments:
+            self.successors[row.previous] = row.id
+        self.environments[row.id] = row
+        self.touch(row.id)
+
+    def _drop_environment(self, row: EnvironmentRow) -> None:
+        self.environments.pop(row.id, None)
+        self.pulses.pop(row.id, None)
+        self.successors.pop(row.id, None)
+        if row.previous is not None and self.successors.get(row.previous) == row.id:
+            del self.successors[row.previous]
+        if row.pid is not None and self.by_pid.get(row.pid) == row.id:
+            del self.by_pid[row.pid]
+        self.changed_environments.add(row.id)
+
+    def _add(self, row: GrantRow) -> None:
+        self.grants.setdefault(row.environment, {})[row.device] = row
+        self.on_device.setdefault(row.device, {})[row.id] = row
+        self.slots[row.device].add(
+            row.owner, row.counted_memory, row.counted_compute, row.counted_exclusive
+        )
+        self.touch(row.environment)
+        self.changed_devices.add(row.device)
+
+    def _drop(self, row: GrantRow) -> None:
+        mine = self.grants[row.environment]
+        del mine[row.device]
+        if not mine:
+            del self.grants[row.environment]
+        del self.on_device[row.device][row.id]
+        self.slots[row.device].drop(
+            row.owner, row.counted_memory, row.counted_compute, row.counted_exclusive
+        )
+        self.touch(row.environment)
+        self.changed_devices.add(row.device)
+
+
+class Change:
+    """One transaction over the ledger and, once it has committed, over memory."""
+
+    transaction: Transaction
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.pending: list[Callable[[], None]] = []
+
+    def put_device(self, row: DeviceRow) -> None:
+        """Store a device or its new capacity; the slot is the caller's."""
+        self.transaction.put_device(row)
+
+    def put_server(self, row: ServerRow) -> None:
+        """Store a server."""
+        self.transaction.put_server(row)
+        self.pending.append(lambda: self.books.servers.__setitem__(row.id, row))
+
+    def drop_server(self, row: ServerRow) -> None:
+        """Forget a server."""
+        self.transaction.drop_server(row.id)
+
+        def forget() -> None:
+            self.books.servers.pop(row.id, None)
+            self.books.wants.pop(row.id, None)
+
+        self.pending.append(forget)
+
+    def put_environment(self, row: EnvironmentRow) -> None:
+        """Store an environment."""
+        self.transaction.put_environment(row)
+        self.pending.append(lambda: self.books._set_environment(row))
+
+    def drop_environment(self, row: EnvironmentRow) -> None:
+        """Forget an environment whose grants are gone."""
+        self.transaction.drop_environment(row.id)
+        self.pending.append(lambda: self.books._drop_environment(row))
+
+    def add_grant(self, row: GrantRow) -> None:
+        """Store a new grant."""
+        self.transaction.add_grant(row)
+        self.pending.append(lambda: self.books._add(row))
+
+    def change_grant(self, old: GrantRow, new: GrantRow) -> None:
+        """Store a changed grant on the same device."""
+        self.transaction.change_grant(old, new)
+
+        def move() -> None:
+            self.books._drop(old)
+            self.books._add(new)
+
+        self.pending.append(move)
+
+    def drop_grant(self, row: GrantRow) -> None:
+        """Remove a grant."""
+        self.transaction.drop_grant(row)
+        self.pending.append(lambda: self.books._drop(row))
+
+
+def replaced(row: GrantRow, **changes: object) -> GrantRow:
+    """Return a grant with some fields changed."""
+    return msgspec.structs.replace(row, **changes)

@@ -1,0 +1,208 @@
+"""What the verbs share: books, readings, policy and clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.usage import Attribution, DeviceUsage
+from genv_jupyter.devices.pool import Pool, read_pool
+from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
+from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
+from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow
+from genv_jupyter.model import Principal
+from genv_jupyter.placement import Slot
+from genv_jupyter.policy import Policy
+from genv_jupyter.units import WHOLE
+
+Record = Callable[..., None]
+
+
+class Core:
+    """The state that one broker decides on.
+
+    Parameters
+    ----------
+    books
+        Loaded books.
+    source
+        Where readings come from.
+    record
+        Called with an event's name and its facts, for the records; must not block.
+    clock
+        Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        source: DeviceSource,
+        policy: Policy,
+        record: Record,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.books = books
+        self.source = source
+        self.policy = policy
+        self.record = record
+        self.clock = clock
+        self.attribution = Attribution(books)
+        self.inventory = Inventory()
+        self.usage: dict[str, DeviceUsage] = {}
+        self.notices: list[str] = []
+        self.quiet_since: dict[int, float] = {}
+        self._read_at = float("-inf")
+        self._pools: dict[str | None, Pool] = {}
+
+    # -- who and what ---------------------------------------------------------------------------
+
+    def environment(self, principal: Principal, environment: str) -> EnvironmentRow:
+        """Return an environment that the caller may change.
+
+        Raises
+        ------
+        UnknownEnvironment
+            There is none of that id.
+        NotYours
+            It belongs to somebody else.
+        """
+        row = self.books.environments.get(environment)
+        if row is None:
+            raise UnknownEnvironment(
+                f"There is no GPU environment {environment[:64]!r} (it may have ended).",
+                hint="List them with `%gpu envs` or `jupyter gpu envs`.",
+            )
+        if row.owner != principal.key and not principal.admin:
+            raise NotYours(
+                f"This environment belongs to {row.user}.", hint="Ask its owner to change it."
+            )
+        return row
+
+    def pool_of(self, row: EnvironmentRow | None) -> Pool:
+        """Return the devices an environment may use: its server's pool, narrowed by its own."""
+        server = self.books.servers.get(row.server) if row is not None and row.server else None
+        outer = self.pool(server.pool if server is not None else None)
+        if row is None or row.pool is None:
+            return outer
+        inner = self.pool(row.pool)
+        return Pool(
+            uuids=tuple(uuid for uuid in inner.uuids if uuid in outer.uuids),
+            notice=inner.notice or outer.notice,
+        )
+
+    def pool(self, value: str | None) -> Pool:
+        """Read a ``CUDA_VISIBLE_DEVICES`` over the present devices."""
+        found = self._pools.get(value)
+        if found is None:
+            found = self._pools[value] = read_pool(value, self.inventory.devices)
+        return found
+
+    def slots_of(self, pool: Pool) -> list[Slot]:
+        """Return the slots of a pool.
+
+        Raises
+        ------
+        NoDriver
+            There are none because the driver does not work.
+        """
+        slots = [self.books.slots[uuid] for uuid in pool.uuids if uuid in self.books.slots]
+        if not slots:
+            cause = self.inventory.trouble or pool.notice or "No NVIDIA GPU was found on this host."
+            raise NoDriver(cause, hint="`%gpu doctor` or `jupyter gpu doctor` says more.")
+        return slots
+
+    def stamp(self, at: float | None = None) -> datetime:
+        """Turn the clock's seconds into a UTC time."""
+        return datetime.fromtimestamp(self.clock() if at is None else at, UTC)
+
+    # -- readings -------------------------------------------------------------------------------
+
+    def refresh(self, max_age: float = 0.0) -> None:
+        """Read the devices unless a reading of that age (seconds) is at hand."""
+        if time.monotonic() - self._read_at > max_age:
+            self.absorb(self.source.read())
+
+    def outdate(self) -> None:
+        """Say that the present reading no longer tells the truth."""
+        self._read_at = float("-inf")
+
+    def absorb(self, inventory: Inventory) -> None:
+        """Take in a reading: slots, health, external memory, and who uses what."""
+        self._read_at = time.monotonic()
+        changed = inventory is not self.inventory
+        if not changed and not any(device.processes for device in inventory.devices):
+            return
+        if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
+            self._pools.clear()
+        if inventory.trouble != self.inventory.trouble:
+            self.books.changed_devices.update(self.books.slots)
+            self.books.revision += 1
+        self.inventory = inventory
+        before = self.usage
+        self.usage = self.attribution.join(inventory)
+        for device in inventory.devices:
+            self._fit(device)
+        for uuid in self.books.slots.keys() - self.usage.keys():
+            self._vanish(uuid)
+        for uuid in self.usage.keys() | before.keys():
+            self._compare(uuid, before.get(uuid), self.usage.get(uuid))
+
+    def usable(self, device: DeviceReading) -> int | None:
+        """Return what of a device can be granted, in bytes."""
+        if device.memory_total is None:
+            return None
+        reserved = device.memory_reserved or 0
+        return max(0, device.memory_total - reserved - self.policy.memory_headroom)
+
+    def _fit(self, device: DeviceReading) -> None:
+        usable = self.usable(device) or 0
+        capacity = usable * self.policy.memory_overcommit // WHOLE
+        slot = self.books.slots.get(device.uuid)
+        if slot is None or slot.capacity != capacity:
+            with self.books.change() as change:
+                change.put_device(
+                    DeviceRow(
+                        uuid=device.uuid,
+                        memory_capacity=capacity,
+                        compute_capacity=self.policy.compute_overcommit,
+                    )
+                )
+        if slot is None:
+            slot = Slot(uuid=device.uuid, capacity=capacity)
+            self.books.add_slot(slot)
+        usage = self.usage[device.uuid]
+        slot.index, slot.name, slot.kind = device.index, device.name, device.kind
+        slot.capacity, slot.health = capacity, device.health
+        slot.graphics = usage.graphics
+        slot.external = (usage.external or 0) + (usage.unattributed or 0) + self._excess(usage)
+
+    def _excess(self, usage: DeviceUsage) -> int:
+        """Return what environments use beyond what is counted for them: it is not free either."""
+        excess = 0
+        for environment in usage.own:
+            grant = self.books.grants.get(environment, {}).get(usage.reading.uuid)
+            counted = 0 if grant is None else grant.counted_memory
+            excess += max(0, usage.used_by(environment) - counted)
+        return excess
+
+    def _vanish(self, uuid: str) -> None:
+        """A device is no longer listed: keep it, lost, for as long as somebody holds it."""
+        slot = self.books.slots[uuid]
+        if self.books.on_device.get(uuid):
+            # After a start without a working driver nothing is known; later it is lost.
+            slot.health = "unknown" if self.inventory.trouble else "lost"
+        elif not self.inventory.trouble:
+            del self.books.slots[uuid]
+        self.books.changed_devices.add(uuid)
+
+    def _compare(self, uuid: str, old: DeviceUsage | None, new: DeviceUsage | None) -> None:
+        if old == new:
+            return
+        self.books.changed_devices.add(uuid)
+        before = {} if old is None else old.own
+        after = {} if new is None else new.own
+        for environment in before.keys() | after.keys():
+            if before.get(environment) != after.get(environment):
+                self.books.changed_environments.add(environment)

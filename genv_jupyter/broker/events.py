@@ -1,0 +1,114 @@
+"""From changes in the books to every listener: viewers cost bytes, not readings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from genv_jupyter.broker.service import Broker
+from genv_jupyter.model import Event, Principal
+
+T = TypeVar("T")
+BACKLOG = 256
+COALESCE = 0.02
+"""Seconds for which changes are gathered into one message."""
+
+
+class Listener:
+    """One open stream. ``server`` narrows devices to its pool, and brings what is wanted of it."""
+
+    def __init__(self, server: str | None) -> None:
+        self.server = server
+        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG)
+
+    def put(self, line: bytes) -> None:
+        """Add a message; one who does not read is cut off, and will ask for a snapshot."""
+        try:
+            self.queue.put_nowait(line)
+        except asyncio.QueueFull:
+            while not self.queue.empty():
+                self.queue.get_nowait()
+            self.queue.put_nowait(None)
+
+
+class Publisher:
+    """Sends what has changed to all listeners.
+
+    Parameters
+    ----------
+    run
+        Runs a call off the event loop.
+    principal
+        As whom the listeners see environments: on a user's broker all are that user.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        run: Callable[[Callable[[], T]], Awaitable[T]],
+        principal: Principal,
+    ) -> None:
+        self.broker = broker
+        self.run = run
+        self.principal = principal
+        self.listeners: set[Listener] = set()
+        self._nudged = asyncio.Event()
+
+    def nudge(self) -> None:
+        """Say that something may have changed."""
+        self._nudged.set()
+
+    async def listen(self, server: str | None, since: int | None) -> Listener:
+        """Open a stream; it begins with a snapshot unless nothing has changed since."""
+        listener = Listener(server)
+        snapshot = await self.run(lambda: self.broker.snapshot(self.principal, server))
+        if since != snapshot.revision:
+            listener.put(encode(snapshot))
+        self.listeners.add(listener)
+        self.nudge()
+        return listener
+
+    def forget(self, listener: Listener) -> None:
+        """Close a stream."""
+        self.listeners.discard(listener)
+
+    async def serve(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._nudged.wait()
+            await asyncio.sleep(COALESCE)
+            self._nudged.clear()
+            if self.listeners:
+                await self.publish()
+
+    async def publish(self) -> None:
+        """Send what has changed, and to each server what is wanted of it."""
+        servers = {listener.server for listener in self.listeners}
+        parts = await self.run(lambda: self._parts(servers))
+        for listener in list(self.listeners):
+            line = parts.get(listener.server)
+            if line is not None:
+                listener.put(line)
+
+    def _parts(self, servers: set[str | None]) -> dict[str | None, bytes]:
+        """Return the message for each kind of listener; nothing where nothing changed."""
+        broker = self.broker
+        event = broker.changes(self.principal)
+        lines: dict[str | None, bytes] = {}
+        for server in servers:
+            wants = () if server is None else broker.take_wants(server)
+            if event is None and not wants:
+                continue
+            whole = event or Event(revision=broker.books.revision)
+            pool = broker.pool_uuids(server)
+            devices = tuple(device for device in whole.devices if device.uuid in pool)
+            lines[server] = encode(msgspec.structs.replace(whole, devices=devices, wants=wants))
+        return lines
+
+
+def encode(event: Event) -> bytes:
+    """Write an event as one line of JSON."""
+    return msgspec.json.encode(event) + b"\n"

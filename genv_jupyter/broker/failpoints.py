@@ -1,0 +1,51 @@
+"""Named places at which a test can have the broker die.
+
+``GENV_JUPYTER_FAILPOINT=after_reserve:kill`` kills at the first pass, ``after_reserve:kill:3`` at
+the third, ``*:kill:17`` at the seventeenth pass of any. Without the variable a failpoint costs one
+comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+NAMES = (
+    "before_reserve",
+    "inside_reserve",
+    "after_reserve",
+    "after_prepare",
+    "inside_confirm",
+    "after_confirm",
+    "before_release",
+    "inside_release",
+    "after_release",
+    "before_report",
+    "inside_report",
+    "after_report",
+    "before_answer",
+)
+
+
+class _Armed:
+    def __init__(self, spec: str) -> None:
+        name, _, rest = spec.partition(":")
+        action, _, count = rest.partition(":")
+        if action != "kill" or (name != "*" and name not in NAMES):
+            raise ValueError(f"GENV_JUPYTER_FAILPOINT={spec!r} names no failpoint")
+        self.name = name
+        self.left = int(count or 1)
+
+
+_armed = (
+    _Armed(os.environ["GENV_JUPYTER_FAILPOINT"]) if "GENV_JUPYTER_FAILPOINT" in os.environ else None
+)
+
+
+def reach(name: str) -> None:
+    """Die here if the environment says so."""
+    if _armed is None or _armed.name not in ("*", name):
+        return
+    _armed.left -= 1
+    if _armed.left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)

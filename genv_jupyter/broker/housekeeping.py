@@ -1,0 +1,91 @@
+"""Freeing what the dead held, and ending what waits for too long: once a second."""
+
+from __future__ import annotations
+
+import msgspec
+
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.release import end_environment, settle
+from genv_jupyter.isolation import processes
+from genv_jupyter.ledger.rows import EnvironmentRow
+
+SLICE = 500
+"""Processes looked at in one round: a round stays a few milliseconds, whatever their number."""
+
+KERNEL_GONE = "The kernel's process is gone; its devices are kept for a restart."
+SERVER_GONE = "Its Jupyter server is gone; the devices are free when the process ends."
+
+
+class Housekeeper:
+    """Looks after every environment in turn."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._todo: list[str] = []
+
+    def round(self) -> None:
+        """Look at a slice of the environments, and at all that drain."""
+        core = self.core
+        self._see_cuda()
+        self._drop_dead_servers()
+        draining = {
+            grant.environment
+            for grants in core.books.on_device.values()
+            for grant in grants.values()
+            if grant.state == "draining"
+        }
+        for environment in draining:
+            settle(core, core.books.environments[environment])
+        if not self._todo:
+            self._todo = list(core.books.environments)
+        turn, self._todo = self._todo[:SLICE], self._todo[SLICE:]
+        for environment in turn:
+            row = core.books.environments.get(environment)
+            if row is not None:
+                self._look(row)
+
+    def _see_cuda(self) -> None:
+        """A process on a device has initialised CUDA: no need to ask it."""
+        for usage in self.core.usage.values():
+            for environment, seen in usage.own.items():
+                row = self.core.books.environments.get(environment)
+                if row is None or row.cuda == "initialized":
+                    continue
+                if any(process.pid == row.pid for process in seen):
+                    self._put(msgspec.structs.replace(row, cuda="initialized"))
+
+    def _drop_dead_servers(self) -> None:
+        books = self.core.books
+        for server in list(books.servers.values()):
+            if not processes.alive(server.pid, server.start):
+                with books.change() as change:
+                    change.drop_server(server)
+
+    def _look(self, row: EnvironmentRow) -> None:
+        core = self.core
+        lives = row.pid is not None and processes.alive(row.pid, row.start)
+        server = row.server is not None and row.server in core.books.servers
+        late = row.deadline is not None and core.clock() > row.deadline
+        if row.state in ("reserved", "held"):
+            if lives and late:
+                # A restart was announced and never came: the old kernel still runs.
+                self._put(msgspec.structs.replace(row, state="granted", deadline=None))
+            elif not lives and (late or not server):
+                why = "its server is gone" if not server else "its start or restart never came"
+                end_environment(core, row, why)
+        elif not lives:
+            if not server:
+                end_environment(core, row, "its process is gone")
+            else:
+                deadline = core.clock() + core.policy.start_deadline
+                self._put(
+                    msgspec.structs.replace(
+                        row, state="held", deadline=deadline, reason=KERNEL_GONE
+                    )
+                )
+        elif row.server is not None and not server and row.reason is None:
+            self._put(msgspec.structs.replace(row, reason=SERVER_GONE))
+
+    def _put(self, row: EnvironmentRow) -> None:
+        with self.core.books.change() as change:
+            change.put_environment(row)

@@ -1,0 +1,315 @@
+"""What Jupyter servers tell: themselves, and each kernel's birth, life, restarts and end."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from genv_jupyter.broker import failpoints
+from genv_jupyter.broker.books import Change, replaced
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.release import end_environment, settle
+from genv_jupyter.errors import BadRequest, Conflict, NotYours, UnknownProcess, UnknownServer
+from genv_jupyter.isolation import processes
+from genv_jupyter.ledger.rows import EnvironmentRow, ServerRow
+from genv_jupyter.model import (
+    EnvironmentPatch,
+    KernelReport,
+    NewEnvironment,
+    Principal,
+    ServerReport,
+)
+
+ENDING = "Its server has ended it; it is free when its process is gone."
+_MAX_TEXT = 4096
+
+
+def put_server(core: Core, principal: Principal, server: str, report: ServerReport) -> None:
+    """Register a server, or register it again."""
+    _uuid(server, "server")
+    old = core.books.servers.get(server)
+    if old is not None and old.owner != principal.key:
+        raise NotYours("A server of that id belongs to somebody else.")
+    row = ServerRow(
+        id=server,
+        owner=principal.key,
+        pid=report.pid,
+        start=_start_of(principal, report.pid),
+        version=_short(report.version),
+        pool=report.pool,
+        name=_short(report.name),
+    )
+    if row == old:
+        return
+    with core.books.change() as change:
+        change.put_server(row)
+
+
+def end_server(core: Core, principal: Principal, server: str) -> None:
+    """A server leaves in good order: what it started is ended."""
+    row = server_of(core, principal, server)
+    for environment in _kernels_of(core, server):
+        end_kernel(core, principal, server, environment.id)
+    with core.books.change() as change:
+        change.drop_server(row)
+
+
+def put_kernel(
+    core: Core, principal: Principal, server: str, kernel: str, report: KernelReport
+) -> EnvironmentRow:
+    """Take in what a server tells of one of its kernels; its environment is made if needed.
+
+    Raises
+    ------
+    UnknownServer
+        The server must register (again) first.
+    Conflict
+        Another living server has a living kernel of that id.
+    """
+    server_of(core, principal, server)
+    _uuid(kernel, "kernel")
+    books = core.books
+    row = books.environments.get(kernel)
+    if row is None:
+        row = _born(core, principal, server, kernel, report)
+    else:
+        _check_owner(core, principal, server, row)
+        if report.launch is not None and report.launch < row.launch:
+            return row  # a late word about an earlier process
+    new = _told(core, principal, server, row, report)
+    pulse = books.pulse(kernel)
+    if report.kernel_state is not None and (
+        report.kernel_state != pulse.state or report.idle_since != pulse.idle_since
+    ):
+        pulse.state, pulse.idle_since = report.kernel_state, report.idle_since
+        books.touch(kernel)
+    if new == books.environments.get(kernel) and report.applied is None and report.phase is None:
+        return row
+    failpoints.reach("before_report")
+    with books.change() as change:
+        change.put_environment(new)
+        _apply_report(core, change, new, report)
+        failpoints.reach("inside_report")
+    failpoints.reach("after_report")
+    if report.phase is not None or report.cuda is not None:
+        core.refresh()
+        settle(core, new)
+    return books.environments[kernel]
+
+
+def end_kernel(core: Core, principal: Principal, server: str, kernel: str) -> None:
+    """A kernel is gone for good; one whose process still lives is waited for."""
+    server_of(core, principal, server)
+    row = core.books.environments.get(kernel)
+    if row is None or row.server != server:
+        return
+    if row.pid is not None and processes.alive(row.pid, row.start):
+        with core.books.change() as change:
+            change.put_environment(
+                msgspec.structs.replace(row, server=None, state="granted", reason=ENDING)
+            )
+        return
+    core.refresh()
+    end_environment(core, row, "the kernel was shut down")
+
+
+def create(core: Core, principal: Principal, new: NewEnvironment) -> EnvironmentRow:
+    """Make an environment for a process that no server of ours started."""
+    start = _start_of(principal, new.pid)
+    known = core.books.by_pid.get(new.pid)
+    if known is not None and core.books.environments[known].start == start:
+        return core.environment(principal, known)
+    row = EnvironmentRow(
+        id=str(uuid.uuid4()),
+        owner=principal.key,
+        user=principal.name,
+        kind=new.kind,
+        launch=1,
+        name=_short(new.name),
+        path=None,
+        server=None,
+        previous=None,
+        request=None,
+        pid=new.pid,
+        start=start,
+        pool=new.pool,
+        unattached="all",
+        state="granted",
+        applied=None,
+        cuda="unknown",
+        deadline=None,
+        reason=None,
+        created=core.clock(),
+        expires=None,
+    )
+    with core.books.change() as change:
+        change.put_environment(row)
+    return row
+
+
+def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> EnvironmentRow:
+    """Change the name, or take in what was applied inside the process."""
+    if body.duration is not None or body.keep is not None:
+        raise BadRequest("This version has no leases.", hint="Leave duration and keep out.")
+    new = msgspec.structs.replace(
+        row,
+        name=_short(body.name) or row.name,
+        cuda=body.cuda or row.cuda,
+    )
+    report = KernelReport(applied=body.applied, cuda=body.cuda)
+    with core.books.change() as change:
+        change.put_environment(new)
+        _apply_report(core, change, new, report)
+    if body.cuda is not None:
+        core.refresh()
+        settle(core, new)
+    return core.books.environments[row.id]
+
+
+def server_of(core: Core, principal: Principal, server: str) -> ServerRow:
+    """Return a registered server of the caller."""
+    row = core.books.servers.get(server)
+    if row is None or row.owner != principal.key:
+        raise UnknownServer("This Jupyter server is not registered.", hint="Register it again.")
+    return row
+
+
+def _born(
+    core: Core, principal: Principal, server: str, kernel: str, report: KernelReport
+) -> EnvironmentRow:
+    previous = report.previous
+    if previous is not None:
+        before = core.books.environments.get(previous)
+        taken = previous in core.books.successors
+        if before is None or before.owner != principal.key or before.server != server or taken:
+            previous = None
+    return EnvironmentRow(
+        id=kernel,
+        owner=principal.key,
+        user=principal.name,
+        kind="kernel",
+        launch=report.launch or 1,
+        name=_short(report.name),
+        path=_short(report.path),
+        server=server,
+        previous=previous,
+        request=None,
+        pid=None,
+        start=None,
+        pool=report.pool,
+        unattached=report.unattached or "hide",
+        state="reserved",
+        applied=None,
+        cuda="not_initialized",
+        deadline=core.clock() + core.policy.start_deadline,
+        reason=None,
+        created=core.clock(),
+        expires=None,
+    )
+
+
+def _check_owner(core: Core, principal: Principal, server: str, row: EnvironmentRow) -> None:
+    if row.owner != principal.key or row.kind != "kernel":
+        raise NotYours("A kernel of that id belongs to somebody else.")
+    if row.server == server:
+        return
+    other = core.books.servers.get(row.server) if row.server else None
+    lives = row.pid is not None and processes.alive(row.pid, row.start)
+    if other is not None and lives and processes.alive(other.pid, other.start):
+        raise Conflict(
+            "Another Jupyter server has a living kernel of that id.",
+            hint="Start the kernel under another id.",
+        )
+
+
+def _told(
+    core: Core, principal: Principal, server: str, row: EnvironmentRow, report: KernelReport
+) -> EnvironmentRow:
+    """Return the environment as the report leaves it."""
+    new = msgspec.structs.replace(
+        row,
+        server=server,
+        launch=report.launch or row.launch,
+        path=_short(report.path) or row.path,
+        name=_short(report.name) or row.name,
+        pool=row.pool if report.pool is None else report.pool,
+        unattached=report.unattached or row.unattached,
+        cuda=report.cuda or row.cuda,
+    )
+    deadline = core.clock() + core.policy.start_deadline
+    if report.phase == "starting":
+        return msgspec.structs.replace(
+            new, state="reserved", pid=None, start=None, cuda="not_initialized", deadline=deadline
+        )
+    if report.phase == "restarting":
+        return msgspec.structs.replace(new, state="held", deadline=deadline)
+    if report.phase == "running":
+        if report.pid is None:
+            raise BadRequest("A running kernel has a pid.")
+        start = _start_of(principal, report.pid)
+        same = (row.pid, row.start) == (report.pid, start)
+        return msgspec.structs.replace(
+            new,
+            state="granted",
+            pid=report.pid,
+            start=start,
+            cuda=new.cuda if same else "not_initialized",
+            deadline=None,
+            reason=None,
+        )
+    return new
+
+
+def _apply_report(core: Core, change: Change, row: EnvironmentRow, report: KernelReport) -> None:
+    """Carry what is known of the process now into its grants."""
+    applied = "live" if report.phase == "running" else report.applied
+    if applied is None:
+        return
+    for grant in list(core.books.grants_of(row.id)):
+        if grant.state != "granted":
+            continue
+        new = replaced(grant, applied=applied)
+        if report.phase == "running":
+            # A new process starts with what is wanted; nothing older counts on.
+            new = replaced(
+                new,
+                counted_memory=grant.memory,
+                counted_compute=grant.compute or 0,
+                counted_exclusive=grant.exclusive,
+            )
+        if new != grant:
+            change.change_grant(grant, new)
+
+
+def _kernels_of(core: Core, server: str) -> list[EnvironmentRow]:
+    return [row for row in core.books.environments.values() if row.server == server]
+
+
+def _start_of(principal: Principal, pid: int) -> int:
+    """Return the start ticks of a process that must belong to the caller."""
+    start = processes.start_of(pid) if pid > 0 else None
+    if start is None:
+        raise UnknownProcess(f"There is no process {pid} on this host.")
+    if principal.realm == "local" and str(_uid_of(pid)) != principal.id:
+        raise NotYours(f"Process {pid} belongs to another user.")
+    return start
+
+
+def _uid_of(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
+def _uuid(value: str, what: str) -> None:
+    try:
+        uuid.UUID(value)
+    except ValueError:
+        raise BadRequest(f"The id of a {what} is a UUID, not {value[:64]!r}.") from None
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:_MAX_TEXT]

@@ -1,0 +1,261 @@
+"""The broker as a process: take the name, open the ledger, serve, leave when nobody needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tornado.httpserver import HTTPServer
+
+from genv_jupyter import __version__
+from genv_jupyter.api import rendezvous
+from genv_jupyter.api.handlers import MAX_BODY, Verbs, application, user_name
+from genv_jupyter.broker import directories, failpoints
+from genv_jupyter.broker.events import Publisher
+from genv_jupyter.broker.service import Broker
+from genv_jupyter.devices.source import open_source
+from genv_jupyter.errors import GpuError, Unavailable
+from genv_jupyter.ledger.live import LiveLedger
+from genv_jupyter.ledger.records import RecordsLedger
+from genv_jupyter.model import Principal
+from genv_jupyter.policy import Policy
+
+T = TypeVar("T")
+log = logging.getLogger("genv_jupyter.broker")
+TICK = 1.0
+REPLACE_SECONDS = 10.0
+
+
+class Process:
+    """One running user broker.
+
+    Parameters
+    ----------
+    sock
+        The bound, listening socket.
+    idle_seconds
+        Leave after that long without environments, servers, listeners and calls.
+    """
+
+    def __init__(self, broker: Broker, sock: socket.socket, idle_seconds: float) -> None:
+        self.broker = broker
+        self.sock = sock
+        self.idle_seconds = idle_seconds
+        # One thread: the verbs take turns anyway, and SQL stays off the event loop.
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="verbs")
+        uid = os.getuid()
+        owner = Principal(realm="local", id=str(uid), name=user_name(uid))
+        self.publisher = Publisher(broker, self._in_pool, owner)
+        self.last_call = time.monotonic()
+        self.leaving = asyncio.Event()
+
+    # -- what the handlers need -----------------------------------------------------------------
+
+    async def run(self, verb: Callable[[], T]) -> T:
+        """Run a verb, then tell the listeners."""
+        self.last_call = time.monotonic()
+        try:
+            result = await self._in_pool(verb)
+        finally:
+            self.publisher.nudge()
+        failpoints.reach("before_answer")
+        return result
+
+    async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
+        """Write events to a caller until it leaves."""
+        listener = await self.publisher.listen(server, since)
+        handler.set_header("Content-Type", "application/jsonlines")
+        closed = asyncio.get_running_loop().create_future()
+        handler.request.connection.set_close_callback(  # type: ignore[attr-defined]
+            lambda: closed.done() or closed.set_result(None)
+        )
+        try:
+            await handler.flush()
+            while not closed.done():
+                line = asyncio.ensure_future(listener.queue.get())
+                await asyncio.wait({line, closed}, return_when=asyncio.FIRST_COMPLETED)
+                if not line.done():
+                    line.cancel()
+                    return
+                if line.result() is None:
+                    return
+                handler.write(line.result())  # type: ignore[arg-type]
+                await handler.flush()
+        finally:
+            self.publisher.forget(listener)
+
+    def leave(self, version: str) -> bool:
+        """Make way for a newer version."""
+        if rendezvous.version_key(version) <= rendezvous.version_key(__version__):
+            return False
+        log.info("leaving for version %s", version)
+        self.leaving.set()
+        return True
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Serve until a signal, a newer version, or nobody is left."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.leaving.set)
+        server = HTTPServer(application(self), max_body_size=MAX_BODY, max_header_size=32 * 1024)
+        server.add_socket(self.sock)
+        publishing = asyncio.create_task(self.publisher.serve())
+        stop = threading.Event()
+        ticking = threading.Thread(target=self._tick, args=(loop, stop), daemon=True)
+        ticking.start()
+        ready()
+        await self.leaving.wait()
+        server.stop()
+        publishing.cancel()
+        stop.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(server.close_all_connections(), 2)
+        self.pool.shutdown(wait=True)
+        self.broker.close()
+
+    def _tick(self, loop: asyncio.AbstractEventLoop, stop: threading.Event) -> None:
+        while not stop.wait(TICK):
+            try:
+                self.broker.tick()
+            except Exception:
+                log.exception("a round of housekeeping failed; the next one follows")
+            if stop.is_set():
+                return
+            loop.call_soon_threadsafe(self.publisher.nudge)
+            if self._unneeded():
+                log.info("leaving: nobody needs a broker")
+                loop.call_soon_threadsafe(self.leaving.set)
+                return
+
+    def _unneeded(self) -> bool:
+        quiet = time.monotonic() - self.last_call > self.idle_seconds
+        return quiet and not self.publisher.listeners and self.broker.idle()
+
+    async def _in_pool(self, verb: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, verb)
+
+
+def main(*, replace: bool, idle_seconds: float) -> int:
+    """Run a user broker; the first line on stdout says how it went."""
+    try:
+        sock = _take_name(replace)
+        if sock is None:
+            _say({"ready": True, "started": False})
+            return 0
+        simulate = os.environ.get("GENV_JUPYTER_SIMULATE", "")
+        directory = directories.live_directory(simulate)
+        held = directories.lock(directory)
+        source = open_source(simulate)
+        ledger = LiveLedger(directory / "ledger.sqlite")
+        broker = Broker(ledger, source, Policy(), records=_records())
+    except GpuError as error:
+        _say(error.payload())
+        return 1
+    _log_to(directory / "broker.log")
+    log.info("version %s, pid %d, ledger %s", __version__, os.getpid(), directory)
+
+    async def serve() -> None:
+        process = Process(broker, sock, idle_seconds)
+        await process.serve(ready=lambda: _say({"ready": True, "started": True}))
+
+    asyncio.run(serve())
+    os.close(held)
+    return 0
+
+
+def _records() -> RecordsLedger | None:
+    """Open the records; without them the broker still works, and says so in its log."""
+    try:
+        path = directories.records_path()
+        records = RecordsLedger(path)
+        records.open()
+    except (GpuError, OSError) as error:
+        log.warning("no records are kept: %s", error)
+        return None
+    return records
+
+
+def _take_name(replace: bool) -> socket.socket | None:
+    """Bind the rendezvous; ``None`` when another broker of ours has it."""
+    deadline = time.monotonic() + REPLACE_SECONDS
+    asked = False
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        where = rendezvous.address()
+        try:
+            _bind(sock, where)
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno != errno.EADDRINUSE:
+                raise Unavailable(f"The GPU broker cannot listen: {error}.") from error
+        if not replace:
+            return None
+        if not asked:
+            asked = True
+            if not _ask_to_leave():
+                return None
+        if time.monotonic() > deadline:
+            raise Unavailable("The older GPU broker does not leave.", hint="End it by its pid.")
+        time.sleep(0.05)
+
+
+def _bind(sock: socket.socket, where: str) -> None:
+    if not where.startswith("\0"):
+        path = Path(where)
+        directories.private(path.parent)
+        with contextlib.suppress(OSError):
+            rendezvous.connect(timeout=1).close()
+            raise OSError(errno.EADDRINUSE, "a broker listens there")
+        path.unlink(missing_ok=True)
+    sock.bind(where)
+    sock.listen(1024)
+    sock.setblocking(False)
+
+
+def _ask_to_leave() -> bool:
+    """Ask the present broker to make way; say whether it does."""
+    connection: Any = http.client.HTTPConnection("broker")
+    try:
+        connection.sock = rendezvous.connect()
+        connection.request("POST", "/v1/replace", json.dumps({"version": __version__}))
+        return int(connection.getresponse().status) == 200
+    except (OSError, http.client.HTTPException):
+        return True  # it has just left
+    finally:
+        connection.close()
+
+
+def _say(answer: dict[str, Any]) -> None:
+    """Write the first line, and hand standard output back."""
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _log_to(path: Path) -> None:
+    from logging.handlers import RotatingFileHandler
+
+    handler = RotatingFileHandler(path, maxBytes=2**20, backupCount=1, delay=True)
+    logging.basicConfig(
+        level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(message)s"
+    )

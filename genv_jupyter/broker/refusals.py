@@ -1,0 +1,87 @@
+"""Refusals that name who holds what since when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.views import device_grant
+from genv_jupyter.demand import Demand
+from genv_jupyter.errors import NoCapacity
+from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.model import DeviceGrant
+from genv_jupyter.placement import Slot
+from genv_jupyter.units import format_duration, format_memory, format_share
+
+_NAMED = 3
+
+
+def explain(
+    core: Core,
+    refusal: NoCapacity,
+    slots: Sequence[Slot],
+    demand: Demand,
+    row: EnvironmentRow | None,
+) -> NoCapacity:
+    """Add the holders to a refusal, and put them into its sentence."""
+    now = core.stamp()
+    holders: list[dict[str, object]] = []
+    parts: list[str] = []
+    reasons = refusal.details.get("reasons", {})
+    for slot in slots:
+        grants = [
+            device_grant(core, grant)
+            for grant in core.books.on_device.get(slot.uuid, {}).values()
+            if row is None or grant.environment != row.id
+        ]
+        holders.extend({"device": slot.uuid, **msgspec.to_builtins(grant)} for grant in grants)
+        said = holders_sentence(grants, now) if grants else str(reasons.get(slot.uuid, ""))
+        if said and len(parts) < _NAMED:
+            name = f"GPU {slot.index}" if slot.index is not None else slot.uuid[:12]
+            parts.append(f"{name}: {said.rstrip('.')}.")
+    more = len(slots) - len(parts)
+    message = " ".join([refusal.message, *parts])
+    if more > 0:
+        message += f" And {more} more."
+    return NoCapacity(
+        message,
+        hint=refusal.hint or _hint(demand),
+        details={**refusal.details, "holders": holders},
+    )
+
+
+def holders_sentence(grants: Sequence[DeviceGrant], now: datetime) -> str:
+    """Say who holds what on one device since when."""
+    said = [f"{_who(grant)} {_what(grant)} since {_since(grant, now)}" for grant in grants[:_NAMED]]
+    if len(grants) > _NAMED:
+        said.append(f"{len(grants) - _NAMED} more hold the rest")
+    return ", ".join(said)
+
+
+def _who(grant: DeviceGrant) -> str:
+    return f"{grant.name} of {grant.user}" if grant.name else f"a kernel of {grant.user}"
+
+
+def _what(grant: DeviceGrant) -> str:
+    if grant.state == "draining":
+        return "is draining and still holds " + (
+            "all of it" if grant.exclusive else format_memory(grant.memory)
+        )
+    if grant.exclusive:
+        return "holds all of it"
+    share = f" and {format_share(grant.compute)}" if grant.compute is not None else ""
+    return f"holds {format_memory(grant.memory)}{share}"
+
+
+def _since(grant: DeviceGrant, now: datetime) -> str:
+    local = grant.since.astimezone()
+    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
+    return f"{day}{local:%H:%M} ({format_duration((now - grant.since).total_seconds())})"
+
+
+def _hint(demand: Demand) -> str:
+    less = "a part of a GPU (0.5, or --memory 4G)" if demand.exclusive else "less"
+    return f"Ask for {less}, or ask a holder to release. What you hold now stays yours."

@@ -1,0 +1,181 @@
+"""Taking back: memory is given away only when it is really free."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from genv_jupyter.broker import failpoints
+from genv_jupyter.broker.books import Change, replaced
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.views import environ_for
+from genv_jupyter.errors import UnknownDevice
+from genv_jupyter.isolation import processes
+from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
+from genv_jupyter.model import Cuda, Want
+
+RESTART_TO_FREE = "CUDA still holds the device in this kernel: restart to free it."
+UNCONFIRMED = "Waiting for the kernel to confirm that it has let go of the device."
+
+
+def proof_of(row: EnvironmentRow, cuda: Cuda) -> Cuda:
+    """Return what is proven of CUDA in a process, given what the caller saw just now.
+
+    An older "not initialised" may be outdated; an older "initialised" cannot be.
+    """
+    return "initialized" if cuda == "unknown" and row.cuda == "initialized" else cuda
+
+
+def may_let_go(core: Core, row: EnvironmentRow, grant: GrantRow, cuda: Cuda) -> bool:
+    """Say whether a grant can end now: its process cannot be on the device, nor any child.
+
+    ``cuda`` is what was seen in the process itself. Children show only in the driver's list of
+    processes; where there is none (``known`` false) the process's own word is all there is.
+    """
+    if grant.state == "reserved":
+        return True
+    usage = core.usage.get(grant.device)
+    if usage is not None and usage.own.get(row.id):
+        return False
+    if row.pid is None or not processes.alive(row.pid, row.start):
+        return True
+    if grant.applied not in ("live", "pending", "unknown") and grant.state != "draining":
+        return True  # it was to come at a restart: the process never saw the device
+    return cuda == "not_initialized"
+
+
+def detach(
+    core: Core,
+    row: EnvironmentRow,
+    *,
+    device: str | None = None,
+    cuda: Cuda = "unknown",
+    by_process: bool = False,
+) -> EnvironmentRow:
+    """Take back all grants of an environment, or the one on a device.
+
+    What a process may still hold becomes draining and ends in ``settle``.
+
+    Raises
+    ------
+    UnknownDevice
+        The environment has no grant on that device.
+    """
+    books = core.books
+    grants = [g for g in books.grants_of(row.id) if device is None or g.device == device]
+    if device is not None and not grants:
+        raise UnknownDevice(
+            f"This environment holds nothing on {device[:64]}.", hint="`%gpu` shows what it holds."
+        )
+    if not grants:
+        return row
+    core.refresh()
+    proof = proof_of(row, cuda)
+    failpoints.reach("before_release")
+    with books.change() as change:
+        draining = [g for g in grants if not _let_go(core, change, row, g, proof)]
+        reason = None
+        if draining:
+            reason = RESTART_TO_FREE if proof == "initialized" else UNCONFIRMED
+        whole = len(grants) == len(books.grants.get(row.id, ()))
+        new = msgspec.structs.replace(
+            row, cuda=proof, reason=reason, request=None if whole else row.request
+        )
+        change.put_environment(new)
+        failpoints.reach("inside_release")
+    core.outdate()
+    failpoints.reach("after_release")
+    for grant in grants:
+        event = "GrantDraining" if grant in draining else "GrantReleased"
+        core.record(event, row, device=grant.device, memory=grant.memory, compute=grant.compute)
+    if draining and proof != "initialized" and not by_process and row.server:
+        books.want(row.server, Want(kernel=row.id, action="apply", environ=environ_for(core, new)))
+    return books.environments[row.id]
+
+
+def _let_go(core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, proof: Cuda) -> bool:
+    if may_let_go(core, row, grant, proof):
+        change.drop_grant(grant)
+        return True
+    if grant.state != "draining":
+        change.change_grant(grant, replaced(grant, state="draining"))
+    return False
+
+
+def settle(core: Core, row: EnvironmentRow) -> None:
+    """End the draining grants of an environment that nothing is left of."""
+    over = [
+        grant
+        for grant in core.books.grants_of(row.id)
+        if grant.state == "draining"
+        and (may_let_go(core, row, grant, row.cuda) or _quiet(core, row, grant))
+    ]
+    if not over:
+        return
+    rest = len(core.books.grants[row.id]) - len(over)
+    with core.books.change() as change:
+        for grant in over:
+            change.drop_grant(grant)
+        if not rest:
+            change.put_environment(msgspec.structs.replace(row, reason=None))
+    core.outdate()
+    for grant in over:
+        core.record(
+            "GrantReleased", row, device=grant.device, memory=grant.memory, compute=grant.compute
+        )
+
+
+def _quiet(core: Core, row: EnvironmentRow, grant: GrantRow) -> bool:
+    """Believe a release that nobody confirmed after some seconds without use.
+
+    Only where the driver lists processes, and never where CUDA is known to live.
+    """
+    usage = core.usage.get(grant.device)
+    now = time.monotonic()
+    since = core.quiet_since.setdefault(grant.id, now)
+    if row.cuda == "initialized" or usage is None or not usage.known or usage.own.get(row.id):
+        core.quiet_since[grant.id] = now
+        return False
+    if now - since < core.policy.confirm_seconds:
+        return False
+    del core.quiet_since[grant.id]
+    return True
+
+
+def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
+    """End an environment; its grants pass to the kernel that takes over, or are free."""
+    books = core.books
+    heir_id = books.successors.get(row.id)
+    heir = None if heir_id is None else books.environments.get(heir_id)
+    if heir is not None and books.grants.get(heir.id):
+        heir = None  # it has asked for devices of its own meanwhile
+    grants = list(books.grants_of(row.id))
+    with books.change() as change:
+        for grant in grants:
+            if heir is not None and grant.state == "granted":
+                change.change_grant(grant, _inherited(heir, grant))
+            else:
+                change.drop_grant(grant)
+        if heir is not None:
+            change.put_environment(
+                msgspec.structs.replace(heir, previous=None, request=row.request)
+            )
+        change.drop_environment(row)
+    core.outdate()
+    for grant in grants:
+        if heir is None:
+            core.record("GrantReleased", row, device=grant.device, reason=reason)
+    core.record("EnvironmentEnded", row, reason=reason)
+
+
+def _inherited(heir: EnvironmentRow, grant: GrantRow) -> GrantRow:
+    running = heir.pid is not None
+    return replaced(
+        grant,
+        environment=heir.id,
+        applied="live" if running else "at_restart",
+        counted_memory=grant.memory,
+        counted_compute=grant.compute or 0,
+        counted_exclusive=grant.exclusive,
+    )

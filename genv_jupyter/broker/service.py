@@ -1,0 +1,328 @@
+"""The broker: one method for each verb, one at a time.
+
+Every method may be called from any thread. What a method answered is in the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from genv_jupyter import __version__
+from genv_jupyter.broker import attach, kernels, release, views
+from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.housekeeping import Housekeeper
+from genv_jupyter.devices.source import DeviceSource
+from genv_jupyter.errors import Conflict
+from genv_jupyter.ledger.live import LiveLedger
+from genv_jupyter.ledger.records import Record, RecordsLedger
+from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.model import (
+    BrokerHealth,
+    Cuda,
+    Device,
+    DryRun,
+    Environment,
+    EnvironmentPatch,
+    Event,
+    KernelReport,
+    NewEnvironment,
+    Principal,
+    Request,
+    ServerReport,
+    Want,
+)
+from genv_jupyter.policy import Policy
+
+
+class Broker:
+    """Decides who gets which device, and keeps the ledger.
+
+    Parameters
+    ----------
+    ledger
+        The live ledger; opened here.
+    source
+        Where device readings come from.
+    policy
+        The rules.
+    records
+        Where events are written for good; ``None`` keeps none.
+    clock
+        Seconds since the epoch; tests turn it.
+
+    Raises
+    ------
+    LedgerNewer
+        The ledger belongs to a newer version.
+    """
+
+    def __init__(
+        self,
+        ledger: LiveLedger,
+        source: DeviceSource,
+        policy: Policy | None = None,
+        *,
+        records: RecordsLedger | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.records = records
+        self.books = Books(ledger)
+        self.core = Core(self.books, source, policy or Policy(), self._record, clock)
+        self.core.notices.extend(ledger.open())
+        self.books.load()
+        self._drop_reservations()
+        self.housekeeper = Housekeeper(self.core)
+        self._told_trouble: str | None = None
+
+    def close(self) -> None:
+        """Close source and ledgers; grants stay as they are."""
+        with self.lock:
+            self.core.source.close()
+            self.books.ledger.close()
+            if self.records is not None:
+                self.records.close()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def health(self) -> BrokerHealth:
+        """Say how the broker and the driver are."""
+        with self.lock:
+            inventory = self.core.inventory
+            return BrokerHealth(
+                version=__version__,
+                kind="user",
+                pid=os.getpid(),
+                ledger=str(self.books.ledger.path),
+                simulated=inventory.simulated,
+                driver=inventory.trouble,
+                driver_version=inventory.driver_version,
+                devices=len(self.books.slots),
+                environments=len(self.books.environments),
+                revision=self.books.revision,
+                notices=tuple(self.core.notices),
+            )
+
+    def devices(self, server: str | None = None) -> list[Device]:
+        """Return all devices, or those of a server's pool."""
+        with self.lock:
+            self.core.refresh(attach.FRESH)
+            return [views.device_view(self.core, uuid) for uuid in self._uuids(server)]
+
+    def environments(self, principal: Principal) -> list[Environment]:
+        """Return all environments."""
+        with self.lock:
+            return [self._view(principal, row) for row in self.books.environments.values()]
+
+    def environment(self, principal: Principal, environment: str) -> Environment:
+        """Return one environment."""
+        with self.lock:
+            return self._view(principal, self.core.environment(principal, environment))
+
+    def place(
+        self, principal: Principal, request: Request, environment: str | None = None
+    ) -> DryRun:
+        """Say what a request would get now."""
+        with self.lock:
+            row = None if environment is None else self.core.environment(principal, environment)
+            rows = attach.dry_run(self.core, row, principal.key, request)
+            return DryRun(grants=tuple(views.grant_view(self.core, grant) for grant in rows))
+
+    # -- changing -------------------------------------------------------------------------------
+
+    def create(self, principal: Principal, new: NewEnvironment) -> Environment:
+        """Make an environment for a process that no server of ours started."""
+        with self.lock:
+            return self._view(principal, kernels.create(self.core, principal, new))
+
+    def attach(
+        self,
+        principal: Principal,
+        environment: str,
+        request: Request,
+        *,
+        cuda: Cuda = "unknown",
+        restart: bool = False,
+        peer_pid: int | None = None,
+    ) -> Environment:
+        """Give an environment what it asks for; on refusal it keeps what it has."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+            by_process = peer_pid is not None and peer_pid == row.pid
+            row = attach.attach(
+                self.core, row, request, cuda=cuda, restart=restart, by_process=by_process
+            )
+            return self._view(principal, row)
+
+    def detach(
+        self,
+        principal: Principal,
+        environment: str,
+        *,
+        device: str | None = None,
+        cuda: Cuda = "unknown",
+        peer_pid: int | None = None,
+    ) -> Environment:
+        """Take back everything, or one device."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+            by_process = peer_pid is not None and peer_pid == row.pid
+            row = release.detach(self.core, row, device=device, cuda=cuda, by_process=by_process)
+            return self._view(principal, row)
+
+    def patch(self, principal: Principal, environment: str, body: EnvironmentPatch) -> Environment:
+        """Change the name, or take in what was applied inside the process."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+            return self._view(principal, kernels.patch(self.core, row, body))
+
+    def restart(self, principal: Principal, environment: str) -> Environment:
+        """Have the server restart the kernel; its grants are kept."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+            if row.server is None or row.server not in self.books.servers:
+                raise Conflict(
+                    "No Jupyter server that knows us has started this kernel.",
+                    hint="Restart it by hand; its grants are kept for as long as it lives.",
+                )
+            self.books.want(row.server, Want(kernel=row.id, action="restart"))
+            return self._view(principal, row)
+
+    # -- what servers tell ----------------------------------------------------------------------
+
+    def put_server(self, principal: Principal, server: str, report: ServerReport) -> None:
+        """Register a Jupyter server."""
+        with self.lock:
+            kernels.put_server(self.core, principal, server, report)
+
+    def end_server(self, principal: Principal, server: str) -> None:
+        """A server leaves, its kernels with it."""
+        with self.lock:
+            kernels.end_server(self.core, principal, server)
+
+    def put_kernel(
+        self, principal: Principal, server: str, kernel: str, report: KernelReport
+    ) -> Environment:
+        """Take in what a server tells of a kernel."""
+        with self.lock:
+            row = kernels.put_kernel(self.core, principal, server, kernel, report)
+            return self._view(principal, row)
+
+    def end_kernel(self, principal: Principal, server: str, kernel: str) -> None:
+        """A kernel is gone for good."""
+        with self.lock:
+            kernels.end_kernel(self.core, principal, server, kernel)
+
+    # -- by itself ------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Read the devices and look after the environments: called once a second."""
+        inventory = self.core.source.read()  # outside the lock: a hanging driver stalls nobody
+        with self.lock:
+            self.core.absorb(inventory)
+            self.housekeeper.round()
+
+    def changes(self, principal: Principal) -> Event | None:
+        """Return what has changed since the last call, as one event; ``None`` for nothing."""
+        with self.lock:
+            books = self.books
+            devices, environments = books.changed_devices, books.changed_environments
+            if not devices and not environments:
+                return None
+            books.changed_devices, books.changed_environments = set(), set()
+            books.revision += 1
+            trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
+            return Event(
+                health=self.health() if trouble != self._told_trouble else None,
+                revision=books.revision,
+                devices=tuple(
+                    views.device_view(self.core, uuid) for uuid in books.slots if uuid in devices
+                ),
+                environments=tuple(
+                    self._view(principal, books.environments[environment])
+                    for environment in environments
+                    if environment in books.environments
+                ),
+                removed=tuple(
+                    name
+                    for name in (*environments, *devices)
+                    if name not in books.environments and name not in books.slots
+                ),
+            )
+
+    def snapshot(self, principal: Principal, server: str | None = None) -> Event:
+        """Return everything as one event."""
+        with self.lock:
+            return Event(
+                revision=self.books.revision,
+                snapshot=True,
+                devices=tuple(self.devices(server)),
+                environments=tuple(self.environments(principal)),
+                health=self.health(),
+            )
+
+    def pool_uuids(self, server: str | None) -> frozenset[str]:
+        """Return the devices of a server's pool; all of them without a server."""
+        with self.lock:
+            return frozenset(self._uuids(server))
+
+    def take_wants(self, server: str) -> tuple[Want, ...]:
+        """Return what the broker wants of a server, once."""
+        with self.lock:
+            return tuple(self.books.wants.pop(server, ()))
+
+    def idle(self) -> bool:
+        """Say whether nobody needs this broker now."""
+        with self.lock:
+            return not self.books.environments and not self.books.servers
+
+    def _uuids(self, server: str | None) -> list[str]:
+        row = None if server is None else self.books.servers.get(server)
+        if row is None or row.pool is None:
+            known = [device.uuid for device in self.core.inventory.devices]
+            return known + [uuid for uuid in self.books.slots if uuid not in known]
+        return [uuid for uuid in self.core.pool(row.pool).uuids if uuid in self.books.slots]
+
+    def _view(self, principal: Principal, row: EnvironmentRow) -> Environment:
+        return views.environment_view(self.core, row, principal)
+
+    def _drop_reservations(self) -> None:
+        """Let go of what was reserved and never answered before a crash."""
+        left = [
+            grant
+            for grants in self.books.on_device.values()
+            for grant in grants.values()
+            if grant.state == "reserved"
+        ]
+        if left:
+            with self.books.change() as change:
+                for grant in left:
+                    change.drop_grant(grant)
+
+    def _record(
+        self,
+        event: str,
+        row: EnvironmentRow,
+        *,
+        device: str | None = None,
+        memory: int | None = None,
+        compute: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        if self.records is not None:
+            self.records.enqueue(
+                Record(
+                    at=self.core.clock(),
+                    event=event,
+                    owner=row.owner,
+                    environment=row.id,
+                    device=device,
+                    memory=memory,
+                    compute=compute,
+                    reason=reason,
+                )
+            )

@@ -1,0 +1,173 @@
+"""From the books to what the doors show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from genv_jupyter.broker.core import Core
+from genv_jupyter.isolation.environ import environ_of, limits_of
+from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
+from genv_jupyter.model import (
+    Device,
+    DeviceGrant,
+    Environment,
+    EnvironmentState,
+    Grant,
+    GrantState,
+    Principal,
+    Request,
+)
+
+
+def device_view(core: Core, uuid: str) -> Device:
+    """Show one device with everything that is held on it."""
+    slot = core.books.slots[uuid]
+    usage = core.usage.get(uuid)
+    reading = None if usage is None else usage.reading
+    return Device(
+        uuid=uuid,
+        index=slot.index,
+        name=slot.name,
+        kind="mig" if slot.kind == "mig" else "gpu",
+        parent=None if reading is None else reading.parent,
+        memory_total=None if reading is None else reading.memory_total,
+        memory_usable=None if reading is None else core.usable(reading),
+        memory_used=None if reading is None else reading.memory_used,
+        utilization=None if reading is None else reading.utilization,
+        health=slot.health,
+        simulated=core.inventory.simulated,
+        grants=tuple(
+            device_grant(core, grant) for grant in core.books.on_device.get(uuid, {}).values()
+        ),
+        external_memory=None if usage is None else usage.external,
+        unattributed_memory=None if usage is None else usage.unattributed,
+    )
+
+
+def device_grant(core: Core, grant: GrantRow) -> DeviceGrant:
+    """Show a grant as its device shows it."""
+    row = core.books.environments[grant.environment]
+    return DeviceGrant(
+        environment=row.id,
+        user=row.user,
+        name=label_of(row),
+        memory=grant.memory,
+        compute=grant.compute,
+        exclusive=grant.exclusive,
+        state=_grant_state(core, grant),
+        since=core.stamp(grant.since),
+    )
+
+
+def grant_view(core: Core, grant: GrantRow) -> Grant:
+    """Show a grant as its environment shows it."""
+    return Grant(
+        device=grant.device,
+        memory=grant.memory,
+        compute=grant.compute,
+        exclusive=grant.exclusive,
+        state=_grant_state(core, grant),
+        applied=grant.applied,
+        limits=limits_of(
+            compute=grant.compute,
+            exclusive=grant.exclusive,
+            simulated=core.inventory.simulated,
+        ),
+        since=core.stamp(grant.since),
+    )
+
+
+def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> Environment:
+    """Show an environment; its variables and processes only to its owner and to admins."""
+    books = core.books
+    pulse = books.pulse(row.id)
+    mine = row.owner == principal.key or principal.admin
+    kernel_state = pulse.state
+    if row.state == "reserved":
+        kernel_state = "starting"
+    elif row.state == "held":
+        kernel_state = "restarting"
+    grants = tuple(books.grants_of(row.id))
+    return Environment(
+        id=row.id,
+        previous=row.previous,
+        user=row.user,
+        kind=row.kind,
+        name=label_of(row),
+        path=row.path,
+        server=row.server,
+        kernel_state=kernel_state if row.kind == "kernel" else None,
+        idle_since=pulse.idle_since,
+        request=request_of(row),
+        pending=None,
+        grants=tuple(grant_view(core, grant) for grant in grants),
+        state=_environment_state(core, row, grants),
+        applied=_applied(grants),
+        created=datetime.fromtimestamp(row.created, UTC),
+        expires=None if row.expires is None else datetime.fromtimestamp(row.expires, UTC),
+        cuda=row.cuda,
+        reason=row.reason,
+        pid=row.pid if mine else None,
+        environ=environ_for(core, row) if mine else None,
+        processes=tuple(
+            process for usage in core.usage.values() for process in usage.own.get(row.id, ())
+        )
+        if mine
+        else None,
+    )
+
+
+def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
+    """Compute the variables of an environment; an heir sees what it is about to take over."""
+    grants = list(core.books.grants_of(row.id))
+    if not grants and row.previous is not None:
+        grants = list(core.books.grants_of(row.previous))
+    server = core.books.servers.get(row.server) if row.server else None
+    pool = row.pool if row.pool is not None or server is None else server.pool
+    return environ_of(
+        row.id,
+        [grant.device for grant in grants if grant.state == "granted"],
+        hide=row.unattached == "hide",
+        pool=pool,
+    )
+
+
+def request_of(row: EnvironmentRow) -> Request | None:
+    """Return the request of an environment as it was asked."""
+    return None if row.request is None else msgspec.json.decode(row.request, type=Request)
+
+
+def label_of(row: EnvironmentRow) -> str | None:
+    """Return what people call this environment: its name, or the notebook's."""
+    if row.name:
+        return row.name
+    return row.path.rsplit("/", 1)[-1] if row.path else None
+
+
+def _grant_state(core: Core, grant: GrantRow) -> GrantState:
+    return "lost" if core.books.slots[grant.device].health == "lost" else grant.state
+
+
+def _environment_state(
+    core: Core, row: EnvironmentRow, grants: tuple[GrantRow, ...]
+) -> EnvironmentState:
+    if row.state == "held":
+        return "held"
+    if row.state == "reserved" and (grants or row.previous):
+        return "reserved"
+    if not grants:
+        return "released"
+    if all(grant.state == "draining" for grant in grants):
+        return "draining"
+    return "active" if row.cuda == "initialized" else "granted"
+
+
+def _applied(grants: tuple[GrantRow, ...]) -> str | None:
+    """Return the weakest of the grants' states: what is missing is what should be seen."""
+    seen = {grant.applied for grant in grants if grant.state == "granted"}
+    for state in ("unknown", "pending", "at_restart", "live"):
+        if state in seen:
+            return state
+    return None
