@@ -21,11 +21,12 @@ class Round:
     """One reading of all devices, as far as it came.
 
     ``count`` is how many GPUs the driver has; ``complete`` is false when the child hung or
-    crashed on the way.
+    crashed on the way. ``began`` is in monotonic seconds.
     """
 
     count: int
     driver_version: str | None
+    began: float = 0.0
     told: dict[int, Told] = field(default_factory=dict)
     complete: bool = False
 

@@ -22,7 +22,7 @@ from genv_jupyter.devices.source import DeviceSource, Inventory
 
 COMMAND = (sys.executable, "-P", "-m", "genv_jupyter.devices.nvml_child")
 LONGEST_BACK_OFF = 60.0
-RETRY_SICK = (30.0, 600.0)
+RETRY_SICK = (5.0, 600.0)
 MOST_STUCK = 3
 _SCRUBBED = ("CUDA_", "NVML_", "GENV_")
 
@@ -42,7 +42,8 @@ class NvmlSource(DeviceSource):
     Parameters
     ----------
     deadline
-        Seconds that ``read`` may take.
+        Seconds that ``read`` may take. A third of it without an answer is a hang, which
+        leaves time to read the other GPUs.
     opening_deadline
         Seconds that the child may take to load the driver, and again to attach each GPU, which is
         slow where persistence mode is off; readings meanwhile say so.
@@ -61,6 +62,7 @@ class NvmlSource(DeviceSource):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = deadline
+        self._patience = deadline / 3
         self._opening_deadline = opening_deadline
         self._command = command
         self._clock = clock
@@ -68,7 +70,8 @@ class NvmlSource(DeviceSource):
         self._known = Known()
         self._current: Child | None = None
         self._opening: Child | None = None
-        self._progress = 0.0
+        self._round: Round | None = None
+        self._opening_progress = self._progress = 0.0
         self._ending: list[Child] = []
         self._sick: dict[int, str] = {}
         self._last: tuple[int, ...] = ()
@@ -105,17 +108,27 @@ class NvmlSource(DeviceSource):
         if self._closed:
             raise _Given(trouble.CLOSED)
         self._ending = [child for child in self._ending if not child.gone()]
-        if self._current is None:
-            self._start()
-            self._open(until)
-        else:
+        if self._current is not None:
             with suppress(_Given):  # a second child that fails must not end this reading
                 if self._retry_due():
                     self._start()
                 self._open(until=0.0)
+        inventory = self._ask(self._ready(until), until)
+        while self._current is None and time.monotonic() < until:
+            try:  # one GPU was left behind: a replacement reads the others, in this same reading
+                inventory = self._ask(self._ready(until), until)
+            except _Given:
+                break
+        return inventory
+
+    def _ready(self, until: float) -> Child:
+        """Return a child that has the driver open."""
+        if self._current is None:
+            self._start()
+            self._open(until)
         if self._current is None:
             raise _Given(self._why or trouble.OPENING)
-        return self._ask(self._current, until)
+        return self._current
 
     # ---- a child is opened ----
 
@@ -130,7 +143,7 @@ class NvmlSource(DeviceSource):
             child = Child(self._command, child_environ(os.environ))
         except OSError as error:
             self._back_off(trouble.not_started(error))
-        self._opening, self._progress = child, time.monotonic()
+        self._opening, self._opening_progress = child, time.monotonic()
         # A second child tries the sick ones again; a replacement leaves them out.
         child.send(frames.Open(() if self._current is not None else tuple(self._sick)))
 
@@ -147,13 +160,13 @@ class NvmlSource(DeviceSource):
                 if message is None:
                     self._check_progress(child)
                     return
-                self._progress = time.monotonic()
+                self._opening_progress = time.monotonic()
         except ChildEnded as ended:
             self._opening_failed(trouble.crashed(child.touching, ended.returncode, ended.words))
         self._take_over(child, message)
 
     def _check_progress(self, child: Child) -> None:
-        if time.monotonic() - self._progress >= self._opening_deadline:
+        if time.monotonic() - self._opening_progress >= self._opening_deadline:
             self._opening_failed(trouble.hanging(child.touching, self._opening_deadline))
 
     def _opening_failed(self, why: str) -> NoReturn:
@@ -174,7 +187,7 @@ class NvmlSource(DeviceSource):
     def _take_over(self, child: Child, opened: frames.Opened) -> None:
         if self._current is not None:
             self._end(self._current)
-        self._current, self._opening = child, None
+        self._current, self._opening, self._round = child, None, None
         if not self._known.opened(opened.count):
             self._sick.clear()  # places mean other GPUs now
         self._last = tuple(index for index in self._sick if index not in child.skipped)
@@ -184,41 +197,53 @@ class NvmlSource(DeviceSource):
     # ---- a child is asked ----
 
     def _ask(self, child: Child, until: float) -> Inventory:
-        opened = child.opened
-        assert opened is not None, "a child becomes current by opening the driver"
-        new = Round(opened.count, opened.driver_version)
-        why = None
+        """Read all devices, or go on with a round that an earlier reading had no time for."""
         try:
-            child.send(frames.Ask(self._last))
-            while not isinstance(message := child.receive(until), frames.Done):
+            while True:
+                new = self._round or self._begin(child)
+                message = child.receive(min(until, self._progress + self._patience))
+                if message is None:
+                    if time.monotonic() < self._progress + self._patience:
+                        raise _Given(trouble.SLOW)
+                    return self._lose(child, new, trouble.hanging(child.touching, self._patience))
+                self._progress = time.monotonic()
                 if isinstance(message, frames.Told):
                     new.told[message.index] = message
-                if message is None:
-                    why = trouble.hanging(child.touching, self._deadline)
-                    break
-            new.complete = message is not None and not self._sick
+                elif isinstance(message, frames.Done):
+                    self._round = None
+                    if new.began > self._progress - 2 * self._deadline:
+                        break
         except ChildEnded as ended:
             why = trouble.crashed(child.touching, ended.returncode, ended.words)
-        if why is not None:
-            self._lose(child, why)
-        else:
-            self._failures = 0
-            self._last = ()
-            self._why = None
-        return self._finish(new, why)
+            return self._lose(child, self._round or new, why)
+        new.complete = not self._sick
+        self._failures = 0
+        self._last = ()
+        self._why = None
+        return self._finish(new, next(iter(self._sick.values()), None))
 
-    def _lose(self, child: Child, why: str) -> None:
+    def _begin(self, child: Child) -> Round:
+        opened = child.opened
+        assert opened is not None, "a child becomes current by opening the driver"
+        child.send(frames.Ask(self._last))
+        self._progress = time.monotonic()
+        self._round = Round(opened.count, opened.driver_version, self._progress)
+        return self._round
+
+    def _lose(self, child: Child, new: Round, why: str) -> Inventory:
         """Give up the current child; without a GPU to blame, wait before the next."""
-        self._current = None
+        self._current = self._round = None
         self._end(child)
         if child.touching is not None:
             self._set_aside(child.touching, why)
-            return
-        self._wait(why)
+        else:
+            self._wait(why)
+        return self._finish(new, why)
 
     def _finish(self, new: Round, why: str | None) -> Inventory:
-        inventory = self._known.combine(new, why or next(iter(self._sick.values()), None))
-        if not self._sick and not self._known.any_lost and not _faulty(new):
+        inventory = self._known.combine(new, why)
+        faulty = any(told.fault is not None for told in new.told.values())
+        if not self._sick and not self._known.any_lost and not faulty:
             self._retry_at = None
             self._retry_after = RETRY_SICK[0]
         elif self._retry_at is None:
@@ -254,7 +279,3 @@ class NvmlSource(DeviceSource):
     def _end(self, child: Child) -> None:
         child.end()
         self._ending.append(child)
-
-
-def _faulty(new: Round) -> bool:
-    return any(told.fault is not None for told in new.told.values())

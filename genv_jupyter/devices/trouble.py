@@ -8,6 +8,7 @@ from pathlib import Path
 
 KERNEL_SIDE = Path("/proc/driver/nvidia/version")
 OPENING = "The NVIDIA driver is being opened, which takes a while where persistence mode is off."
+SLOW = "The NVIDIA driver answers slowly: the present reading takes longer than it may."
 BUSY = "Another reading of the NVIDIA driver is still under way; ask again in a moment."
 CLOSED = "The reading of the devices was ended."
 _ASK_KERNEL = "see `nvidia-smi` and `sudo dmesg | grep -i nvrm`"
@@ -77,7 +78,7 @@ def crashed(index: int | None, returncode: int | None, last_words: str) -> str:
     """Say that the process that reads the driver ended."""
     how = "ended"
     if returncode is not None and returncode < 0:
-        how = f"was ended by {_signal_name(-returncode)}"
+        how = f"crashed with {_signal_name(-returncode)}"
     elif returncode:
         how = f"ended with status {returncode}"
     said = f" ({last_words})" if last_words else ""
@@ -87,8 +88,8 @@ def crashed(index: int | None, returncode: int | None, last_words: str) -> str:
             f"itself: if it stays so, {_ASK_KERNEL}, and reinstall the driver."
         )
     return (
-        f"Reading GPU {index} {how.replace('ended', 'ended the reader', 1)}{said}, so it is left "
-        f"out and the others go on: {_ASK_KERNEL}; it is tried again by itself."
+        f"The NVIDIA driver {how} over GPU {index}{said}, which is left out while the others go "
+        f"on: {_ASK_KERNEL}; it is tried again by itself, and may need a reset or a reboot."
     )
 
 

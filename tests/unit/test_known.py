@@ -29,14 +29,14 @@ def mig(index: int, letter: str, *instances: str) -> Told:
 
 def health(known: Known, *told: Told, count: int | None = None, complete: bool = True):
     count = len(told) if count is None else count
-    new = Round(count, "1", {each.index: each for each in told}, complete)
+    new = Round(count, "1", told={each.index: each for each in told}, complete=complete)
     return {device.uuid: device.health for device in known.combine(new).devices}
 
 
 def test_lost_gpu_stays_listed_and_the_others_go_on():
     known = Known()
     health(known, gpu(0, "a"), gpu(1, "b"))
-    new = Round(2, "1", {0: gpu(0, "a"), 1: Told(1, "GPU-b", fault="lost")}, True)
+    new = Round(2, "1", told={0: gpu(0, "a"), 1: Told(1, "GPU-b", fault="lost")}, complete=True)
     first, second = known.combine(new).devices
     assert (first.health, first.memory_free) == ("ok", 60)
     assert (second.uuid, second.health, second.memory_total) == ("GPU-b", "lost", 100)
@@ -49,7 +49,7 @@ def test_gpu_that_a_fresh_driver_no_longer_counts_is_lost_and_gives_up_its_numbe
     known.opened(2)
     health(known, gpu(0, "a"), gpu(1, "b"))
     assert not known.opened(1)
-    new = Round(1, "1", {0: gpu(0, "b")}, True)
+    new = Round(1, "1", told={0: gpu(0, "b")}, complete=True)
     devices = {device.uuid: device for device in known.combine(new).devices}
     assert (devices["GPU-b"].health, devices["GPU-b"].index) == ("ok", 0)
     assert (devices["GPU-a"].health, devices["GPU-a"].index) == ("lost", None)
@@ -79,7 +79,12 @@ def test_lost_device_is_not_called_unknown_while_the_driver_hangs():
 
 def test_gpu_that_nobody_ever_saw_is_told_in_a_sentence():
     known = Known()
-    new = Round(2, "1", {0: gpu(0, "a"), 1: Told(1, None, fault="lost", why="GPU is lost")}, True)
+    new = Round(
+        2,
+        "1",
+        told={0: gpu(0, "a"), 1: Told(1, None, fault="lost", why="GPU is lost")},
+        complete=True,
+    )
     inventory = known.combine(new)
     assert [device.uuid for device in inventory.devices] == ["GPU-a"]
     assert "GPU 1 fell off the bus (GPU is lost)" in (inventory.trouble or "")
