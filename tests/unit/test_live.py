@@ -1,0 +1,90 @@
+"""What runs inside a living process: it probes, sets, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from genv_jupyter.isolation import live
+
+
+@pytest.fixture(autouse=True)
+def _own_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(live, "_seen_initialized", False)
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        os.environ.pop(name, None)
+
+
+def test_apply_sets_and_unsets() -> None:
+    os.environ["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST"
+    result = live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_ORDER": None})
+    assert result["cuda"] == "not_initialized"
+    assert result["applied"] == "live"
+    assert result["visible"] == os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert "CUDA_DEVICE_ORDER" not in os.environ
+
+
+def test_apply_reaches_what_c_code_reads() -> None:
+    code = (
+        "import ctypes; from genv_jupyter.isolation import live;"
+        "live.apply_environ({'CUDA_VISIBLE_DEVICES': 'GPU-7'});"
+        "get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p;"
+        "print(get(b'CUDA_VISIBLE_DEVICES').decode())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "GPU-7"
+
+
+def test_apply_changes_nothing_once_cuda_is_initialized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_seen_initialized", True)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "GPU-1"
+    result = live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-2", "CUDA_DEVICE_ORDER": "X"})
+    assert result["applied"] == "at_restart"
+    assert result["visible"] == "GPU-1"
+    assert "CUDA_DEVICE_ORDER" not in os.environ
+    same = live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-1"})
+    assert (same["cuda"], same["applied"]) == ("initialized", "live")
+
+
+def test_initialized_crosses_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_seen_initialized", True)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if live.cuda_state() == "initialized" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_snippet_is_old_python_and_standard_library_only() -> None:
+    tree = ast.parse(live.SNIPPET, feature_version=(3, 8))
+    imported = {
+        name.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for name in node.names
+    } | {
+        str(node.module).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert imported <= set(sys.stdlib_module_names)
+
+
+def test_expression_works_where_nothing_of_ours_is_installed() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": 'GPU-it\'s "quoted"', "CUDA_DEVICE_ORDER": None}
+    code = (
+        "import os, sys; before = set(globals());"
+        f"print({live.expression(environ)});"
+        "assert set(globals()) - before == {'before'}, globals();"
+        "assert 'genv_jupyter' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert json.loads(done.stdout)["visible"] == environ["CUDA_VISIBLE_DEVICES"]
+    assert json.loads(eval(live.expression(None))) == {"cuda": "not_initialized"}
