@@ -1,0 +1,165 @@
+"""What a scenario says: its keys, and devices to begin with. The C files read it as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+from uuid import UUID, uuid5
+
+MIB = 2**20
+GIB = 2**30
+
+Fault = int | Literal["hang", "crash"]
+"""What a function does instead: return this error code, never return, or end the process."""
+
+_NAMESPACE = UUID("51e6a3a8-29d8-4a06-9d7f-6f1ce7a0c0de")
+
+
+class ProcessSpec(TypedDict, total=False):
+    """A process that NVML lists, whether it exists or not."""
+
+    pid: int
+    memory: int | None
+    """Bytes; None is "not available", all ones in NVML's list."""
+    kind: Literal["compute", "graphics", "mps"]
+
+
+class InstanceSpec(TypedDict, total=False):
+    """A MIG instance."""
+
+    uuid: str
+    name: str
+    gpu_instance: int
+    compute_instance: int
+    memory_total: int
+    memory_reserved: int
+    memory_external: int
+    multiprocessors: int
+    processes: list[ProcessSpec]
+    fail: dict[str, Fault]
+
+
+class Utilization(TypedDict):
+    """Percent of the time in which the device, or its memory, was in use."""
+
+    gpu: int
+    memory: int
+
+
+class DeviceSpec(TypedDict, total=False):
+    """A device. A reading that is left out or None is one that this card does not support."""
+
+    uuid: str
+    name: str
+    memory_total: int
+    memory_reserved: int
+    memory_external: int
+    """Bytes that no listed process explains."""
+    processes: list[ProcessSpec]
+    utilization: Utilization | None
+    temperature: int | None
+    power: int | None
+    """Milliwatts, as ``power_limit``."""
+    power_limit: int | None
+    ecc: dict[str, int] | None
+    """Keys ``corrected`` and ``uncorrected``."""
+    compute_mode: int
+    """As in CUDA: 0 default, 2 prohibited, 3 one process at a time."""
+    compute_capability: list[int]
+    multiprocessors: int
+    minor: int
+    speed: int
+    """CUDA's ordinals begin with the fastest, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    lost: bool
+    mig_capable: bool
+    mig_enabled: bool
+    """Default: whether there are instances."""
+    mig: list[InstanceSpec]
+    fail: dict[str, Fault]
+
+
+class Scenario(TypedDict, total=False):
+    """All of it. The devices stand in NVML's order, which is that of the PCI bus."""
+
+    devices: list[DeviceSpec]
+    driver_loaded: bool
+    driver_version: str
+    cuda_version: int
+    """1000 * major + 10 * minor."""
+    context_bytes: int
+    """What each context costs on its device."""
+    cuinit_rereads: bool
+    """Whether a cuInit after one that failed reads CUDA_VISIBLE_DEVICES again."""
+    list_processes: bool
+    """False: NVML's lists are empty while memory is in use, as inside a container."""
+    pid_shift: int
+    """Added to the pids of contexts: how another pid namespace would see them."""
+    fail: dict[str, Fault]
+    """By exported name, with or without its ``_v2``; a device's own entry wins."""
+
+
+def uuid(index: int) -> str:
+    """Return the UUID that ``device(index)`` has."""
+    return f"GPU-{uuid5(_NAMESPACE, f'device {index}')}"
+
+
+def instance_uuid(index: int, number: int) -> str:
+    """Return the UUID that ``instance(index, number)`` has."""
+    return f"MIG-{uuid5(_NAMESPACE, f'device {index} instance {number}')}"
+
+
+def device(index: int = 0, **changes: Any) -> DeviceSpec:
+    """Return an idle device of 24 GiB, with the given keys instead of its own.
+
+    Parameters
+    ----------
+    index
+        Which one: decides the UUID, not the place in the scenario.
+    **changes
+        Keys of ``DeviceSpec``.
+    """
+    made: DeviceSpec = {
+        "uuid": uuid(index),
+        "name": "NVIDIA Fake 24GiB",
+        "memory_total": 24 * GIB,
+        "memory_reserved": 512 * MIB,
+        "memory_external": 0,
+        "processes": [],
+        "utilization": {"gpu": 0, "memory": 0},
+        "temperature": 35,
+        "power": 25_000,
+        "power_limit": 300_000,
+        "compute_mode": 0,
+        "compute_capability": [9, 0],
+        "lost": False,
+        "mig_capable": False,
+        "mig": [],
+    }
+    return _changed(made, changes)
+
+
+def instance(index: int, number: int, **changes: Any) -> InstanceSpec:
+    """Return MIG instance ``number`` of ``device(index)``, of 5 GiB, with some keys changed."""
+    made: InstanceSpec = {
+        "uuid": instance_uuid(index, number),
+        "name": "NVIDIA Fake 24GiB MIG 1g.5gb",
+        "gpu_instance": number + 7,
+        "compute_instance": 0,
+        "memory_total": 5 * GIB,
+        "memory_reserved": 0,
+        "memory_external": 0,
+        "multiprocessors": 14,
+        "processes": [],
+    }
+    return _changed(made, changes)
+
+
+def default_scenario() -> Scenario:
+    """Return two idle devices of 24 GiB; a context costs 300 MiB."""
+    return {"devices": [device(0), device(1)], "context_bytes": 300 * MIB}
+
+
+def _changed(spec: Any, changes: dict[str, Any]) -> Any:
+    known = DeviceSpec if spec["uuid"].startswith("GPU-") else InstanceSpec
+    if unknown := changes.keys() - known.__annotations__.keys():
+        raise TypeError(f"{known.__name__} has no {', '.join(sorted(unknown))}")
+    return {**spec, **changes}
