@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -25,12 +24,11 @@ def test_version_is_one() -> None:
 
 
 def test_lock_file_records_no_download_address() -> None:
-    lock = json.loads((ROOT / "package-lock.json").read_text())
-    assert lock["packages"]
-    assert [name for name, entry in lock["packages"].items() if "resolved" in entry] == []
-    assert "://" not in re.sub(
-        r'"(url|funding)": "[^"]*"', "", (ROOT / "package-lock.json").read_text()
-    )
+    text = (ROOT / "package-lock.json").read_text()
+    packages = json.loads(text)["packages"]
+    assert packages
+    assert [name for name, entry in packages.items() if "resolved" in entry] == []
+    assert ".tgz" not in text
 
 
 @pytest.mark.parametrize(
