@@ -37,15 +37,29 @@ class _Armed:
         self.left = int(count or 1)
 
 
-_armed = (
-    _Armed(os.environ["GENV_JUPYTER_FAILPOINT"]) if "GENV_JUPYTER_FAILPOINT" in os.environ else None
-)
+_armed: _Armed | None = None
+
+
+def arm(spec: str) -> None:
+    """Set the failpoint at which this process dies.
+
+    Raises
+    ------
+    ValueError
+        The text names no failpoint.
+    """
+    global _armed
+    _armed = _Armed(spec)
 
 
 def reach(name: str) -> None:
-    """Die here if the environment says so."""
+    """Die here if a test said so."""
     if _armed is None or _armed.name not in ("*", name):
         return
     _armed.left -= 1
     if _armed.left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+if "GENV_JUPYTER_FAILPOINT" in os.environ:
+    arm(os.environ["GENV_JUPYTER_FAILPOINT"])
