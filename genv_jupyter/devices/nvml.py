@@ -115,7 +115,7 @@ class NvmlSource(DeviceSource):
                 self._open(until=0.0)
         inventory = self._ask(self._ready(until), until)
         while self._current is None and time.monotonic() < until:
-            try:  # one GPU was left behind: a replacement reads the others, in this same reading
+            try:  # a replacement reads what this one left, in this same reading
                 inventory = self._ask(self._ready(until), until)
             except _Given:
                 break
@@ -231,13 +231,15 @@ class NvmlSource(DeviceSource):
         return self._round
 
     def _lose(self, child: Child, new: Round, why: str) -> Inventory:
-        """Give up the current child; without a GPU to blame, wait before the next."""
+        """Give up the current child: the next may start at once, unless this comes repeatedly."""
         self._current = self._round = None
         self._end(child)
         if child.touching is not None:
             self._set_aside(child.touching, why)
-        else:
+        elif self._failures:
             self._wait(why)
+        else:
+            self._failures = 1
         return self._finish(new, why)
 
     def _finish(self, new: Round, why: str | None) -> Inventory:

@@ -65,6 +65,8 @@ class Driver:
         """Initialise NVML and attach every GPU, which may take seconds each."""
         pynvml.nvmlInit()
         self._count = pynvml.nvmlDeviceGetCount()
+        if not self._count:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         for index in range(self._count):
             if index not in skip:
                 self._tell(frames.Touching(index))

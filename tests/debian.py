@@ -1,0 +1,63 @@
+"""Programs and libraries of NVIDIA as Debian (non-free) packs them, unpacked and not installed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MIRROR = "http://deb.debian.org/debian"
+
+
+def unpacked(package: str) -> Path:
+    """Return the folder in which a package is unpacked; the test is skipped if it cannot be had.
+
+    What was fetched once is kept in ``$XDG_CACHE_HOME/genv-jupyter-tests``.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "genv-jupyter-tests")
+    folder = cache / package
+    if folder.is_dir():
+        return folder
+    release = platform.freedesktop_os_release()
+    if release.get("ID") != "debian" or not shutil.which("apt-get"):
+        pytest.skip(f"NOT TESTED against NVIDIA's {package}: it is fetched on Debian only")
+    fetching = cache / f"{package}.{os.getpid()}"
+    try:
+        _fetch(package, release["VERSION_CODENAME"], fetching)
+        (archive,) = fetching.glob("*.deb")
+        _run(["dpkg-deb", "-x", str(archive), str(fetching / "root")])
+        if not folder.is_dir():
+            (fetching / "root").rename(folder)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        pytest.skip(f"NOT TESTED against NVIDIA's {package}: it cannot be fetched ({said.strip()})")
+    finally:
+        shutil.rmtree(fetching, ignore_errors=True)
+    return folder
+
+
+def _fetch(package: str, codename: str, where: Path) -> None:
+    """Download a package with lists of our own: the system's sources stay as they are."""
+    for name in ("lists/partial", "archives/partial"):
+        (where / name).mkdir(parents=True)
+    sources = where / "sources.list"
+    sources.write_text(f"deb {MIRROR} {codename} non-free\n")
+    options = [
+        f"Dir::Etc::sourcelist={sources}",
+        "Dir::Etc::sourceparts=-",
+        f"Dir::State::lists={where / 'lists'}",
+        f"Dir::Cache={where}",
+        "APT::Sandbox::User=",
+        "Acquire::Retries=1",
+    ]
+    apt = ["apt-get", "-q", *(part for option in options for part in ("-o", option))]
+    _run([*apt, "update"])
+    _run([*apt, "download", package], where)
+
+
+def _run(command: list[str], where: Path | None = None) -> None:
+    subprocess.run(command, cwd=where, check=True, capture_output=True, text=True, timeout=60)
