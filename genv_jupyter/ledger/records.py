@@ -1,0 +1,168 @@
+"""The records: what happened, kept over reboots.
+
+They live beside the user's Jupyter data, possibly on NFS: a rollback journal instead of a WAL,
+and ``synchronous=FULL``. Whoever decides does not wait for them: ``enqueue`` hands a record to a
+thread that writes them in batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec.structs import asdict
+from sqlalchemy import Engine, delete, func, insert, select
+from sqlalchemy.exc import DBAPIError
+
+from genv_jupyter.errors import Unavailable
+from genv_jupyter.ledger import schema
+from genv_jupyter.ledger.rows import Record
+from genv_jupyter.ledger.sqlite import open_ledger, unavailable
+
+__all__ = ["Record", "RecordsLedger"]
+
+PRAGMAS = {"journal_mode": "DELETE", "synchronous": "FULL"}
+KEEP = 100_000
+"""How many records are kept: some 20 MB."""
+
+WAITING = 10_000
+BATCH = 500
+
+log = logging.getLogger(__name__)
+
+
+class RecordsLedger:
+    """What happened to grants and environments; the oldest records make room for new ones.
+
+    Its methods may be called from any thread.
+
+    Parameters
+    ----------
+    path
+        The database file.
+    keep
+        How many records are kept.
+    """
+
+    def __init__(self, path: Path, *, keep: int = KEEP) -> None:
+        self.path = path
+        self.keep = keep
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+        self._queue: queue.Queue[Record | None] = queue.Queue(WAITING)
+        self._writer: threading.Thread | None = None
+        self._lost = 0
+
+    def open(self) -> list[str]:
+        """Open the records, or make them; return sentences that the user should see.
+
+        Raises
+        ------
+        LedgerNewer
+            They were written by a newer version, and have not been touched.
+        Unavailable
+            They are not ours, or cannot be read or written at present.
+        """
+        if self._engine is not None:
+            raise RuntimeError("the records are open already")
+        self._engine, notices = open_ledger(self.path, schema.RECORDS, PRAGMAS)
+        self._writer = threading.Thread(target=self._write, name="records", daemon=True)
+        self._writer.start()
+        return notices
+
+    def close(self) -> None:
+        """Write what waits and close; closing again does nothing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._queue.put(None)
+            writer.join()
+        with self._lock:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.dispose()
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Write records; they are on the disk when this returns.
+
+        Raises
+        ------
+        Unavailable
+            They could not be written; none of them is there.
+        """
+        rows = [asdict(record) for record in records]
+        if not rows:
+            return
+        newest = select(func.max(schema.events.c.id)).scalar_subquery()
+        too_old = delete(schema.events).where(schema.events.c.id <= newest - self.keep)
+        with self._lock:
+            try:
+                with self._opened().begin() as connection:
+                    connection.execute(insert(schema.events), rows)
+                    connection.execute(too_old)
+            except DBAPIError as error:
+                raise unavailable(self.path, error.orig or error) from error
+
+    def enqueue(self, record: Record) -> None:
+        """Have a record written soon, without waiting and without failing.
+
+        When thousands wait already the disk is at fault; the record is lost and the log says so.
+        """
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            self._lost += 1
+
+    def history(self, since: float | None = None, limit: int = 1000) -> list[Record]:
+        """Return the newest records, oldest of them first.
+
+        Parameters
+        ----------
+        since
+            Seconds since the epoch; nothing older is returned.
+        limit
+            How many at most.
+
+        Raises
+        ------
+        Unavailable
+            They could not be read.
+        """
+        events = schema.events
+        columns = [events.c[name] for name in Record.__struct_fields__]
+        query = select(*columns).order_by(events.c.id.desc()).limit(limit)
+        if since is not None:
+            query = query.where(events.c.at >= since)
+        with self._lock:
+            try:
+                with self._opened().begin() as connection:
+                    found = connection.execute(query).mappings().all()
+            except DBAPIError as error:
+                raise unavailable(self.path, error.orig or error) from error
+        return [Record(**row) for row in reversed(found)]
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("the records are not open")
+        return self._engine
+
+    def _write(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(batch) < BATCH:
+                    batch.append(self._queue.get_nowait())
+            records = [record for record in batch if record is not None]
+            try:
+                self.append(records)
+            except Unavailable as error:
+                self._lost += len(records)
+                log.warning("%s", error)
+            if self._lost:
+                log.warning("%d records could not be kept", self._lost)
+                self._lost = 0
+            if None in batch:
+                return

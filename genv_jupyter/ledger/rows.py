@@ -1,0 +1,148 @@
+"""What the ledger stores, row by row, and what the broker keeps in memory.
+
+Each struct is one table of ``genv_jupyter.ledger.schema``, its fields in the order of the columns,
+so that a row is a statement's parameters as it stands. Times are seconds since the epoch,
+memory is bytes, compute is hundredths of a percent. No SQL is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from genv_jupyter.model import Applied, Cuda, EnvironmentKind, EnvironmentState, GrantState
+
+
+class Refused(Exception):
+    """The database refused a write that would break an invariant.
+
+    It means that the code above the ledger is wrong: it never reaches a user as it is.
+
+    Parameters
+    ----------
+    message
+        What the database said.
+    constraint
+        Name of the constraint, where the database tells it.
+    """
+
+    def __init__(self, message: str, constraint: str | None = None) -> None:
+        super().__init__(message)
+        self.constraint = constraint
+
+
+class DeviceRow(Struct, frozen=True, kw_only=True):
+    """A device and what may be granted on it; ``compute_capacity`` is for each owner."""
+
+    uuid: str
+    memory_capacity: int
+    compute_capacity: int
+
+
+class ServerRow(Struct, frozen=True, kw_only=True):
+    """A registered Jupyter server. ``start`` is in clock ticks since boot."""
+
+    id: str
+    owner: str
+    pid: int
+    start: int
+    version: str
+    pool: str | None
+    name: str | None
+
+
+class EnvironmentRow(Struct, frozen=True, kw_only=True):
+    """An environment. ``request`` is JSON text; the process is (``pid``, ``start``)."""
+
+    id: str
+    owner: str
+    user: str
+    kind: EnvironmentKind
+    launch: int
+    name: str | None
+    path: str | None
+    server: str | None
+    previous: str | None
+    request: str | None
+    pid: int | None
+    start: int | None
+    pool: str | None
+    unattached: Literal["hide", "all"]
+    state: EnvironmentState
+    applied: Applied | None
+    cuda: Cuda
+    deadline: float | None
+    reason: str | None
+    created: float
+    expires: float | None
+
+    @classmethod
+    def nobody(cls, owner: str) -> EnvironmentRow:
+        """Return an environment that is nowhere: a dry run asks on its behalf."""
+        return cls(
+            id="",
+            owner=owner,
+            user="",
+            kind="command",
+            launch=0,
+            name=None,
+            path=None,
+            server=None,
+            previous=None,
+            request=None,
+            pid=None,
+            start=None,
+            pool=None,
+            unattached="all",
+            state="released",
+            applied=None,
+            cuda="unknown",
+            deadline=None,
+            reason=None,
+            created=0.0,
+            expires=None,
+        )
+
+
+class GrantRow(Struct, frozen=True, kw_only=True):
+    """A grant: what is wanted, and (``counted_…``) what stands in everybody else's way.
+
+    ``counted_compute`` is 0 where there is no ceiling.
+    """
+
+    id: int
+    environment: str
+    device: str
+    owner: str
+    memory: int
+    compute: int | None
+    exclusive: bool
+    counted_memory: int
+    counted_compute: int
+    counted_exclusive: bool
+    state: GrantState
+    applied: Applied | None
+    since: float
+
+
+class LiveState(Struct, frozen=True, kw_only=True):
+    """All that a live ledger holds."""
+
+    devices: tuple[DeviceRow, ...]
+    servers: tuple[ServerRow, ...]
+    environments: tuple[EnvironmentRow, ...]
+    grants: tuple[GrantRow, ...]
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """Something that happened, in the past tense: ``GrantAdded``, ``AttachRefused``."""
+
+    at: float
+    event: str
+    owner: str
+    environment: str | None = None
+    device: str | None = None
+    memory: int | None = None
+    compute: int | None = None
+    reason: str | None = None

@@ -1,0 +1,176 @@
+"""Tables of the two ledgers, as SQLAlchemy Core.
+
+The columns of a table are the fields of its row in ``genv_jupyter.ledger.rows``, in that order;
+what follows them are counters, kept by the statements in ``genv_jupyter.ledger.statements``.
+The CHECK constraints on the counters are the last guard of the invariants: whatever the code
+above does, the database refuses to give a device out twice.
+
+A change here needs a migration beside it; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+
+class Schema(NamedTuple):
+    """One ledger's tables, and the revisions they had, oldest first.
+
+    The last revision is the one of this code; one that is not listed is of a newer version.
+    """
+
+    name: str
+    tables: MetaData
+    revisions: tuple[str, ...]
+
+    @property
+    def head(self) -> str:
+        """The revision of this code."""
+        return self.revisions[-1]
+
+
+live = MetaData()
+records = MetaData()
+
+_number = BigInteger().with_variant(Integer, "sqlite")  # SQLite's row id is an INTEGER only
+
+
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
+
+
+devices = Table(
+    "devices",
+    live,
+    Column("uuid", Text, primary_key=True),
+    Column("memory_capacity", BigInteger, nullable=False),
+    Column("compute_capacity", BigInteger, nullable=False),
+    Column("memory_granted", BigInteger, nullable=False, server_default="0"),
+    Column("exclusive_grants", BigInteger, nullable=False, server_default="0"),
+    Column("shared_grants", BigInteger, nullable=False, server_default="0"),
+    _check("memory_fits", "memory_granted BETWEEN 0 AND memory_capacity"),
+    _check("one_exclusive", "exclusive_grants BETWEEN 0 AND 1"),
+    _check("shared_counted", "shared_grants >= 0"),
+    _check("exclusive_alone", "exclusive_grants = 0 OR shared_grants = 0"),
+    _check("compute_capacity_counted", "compute_capacity >= 0"),
+    sqlite_with_rowid=False,
+)
+
+shares = Table(
+    "shares",
+    live,
+    Column("device", Text, ForeignKey("devices.uuid"), primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("compute_capacity", BigInteger, nullable=False),
+    Column("compute_granted", BigInteger, nullable=False),
+    _check("compute_fits", "compute_granted BETWEEN 0 AND compute_capacity"),
+    sqlite_with_rowid=False,
+)
+
+servers = Table(
+    "servers",
+    live,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("start", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("pool", Text),
+    Column("name", Text),
+    sqlite_with_rowid=False,
+)
+
+# ``server`` and ``previous`` are no foreign keys: kernels outlive their server, and a kernel that
+# has been taken over is gone.
+environments = Table(
+    "environments",
+    live,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("launch", BigInteger, nullable=False),
+    Column("name", Text),
+    Column("path", Text),
+    Column("server", Text),
+    Column("previous", Text),
+    Column("request", Text),
+    Column("pid", BigInteger),
+    Column("start", BigInteger),
+    Column("pool", Text),
+    Column("unattached", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("applied", Text),
+    Column("cuda", Text, nullable=False),
+    Column("deadline", Double),
+    Column("reason", Text),
+    Column("created", Double, nullable=False),
+    Column("expires", Double),
+    sqlite_with_rowid=False,
+)
+
+grants = Table(
+    "grants",
+    live,
+    Column("id", _number, primary_key=True, autoincrement=False),
+    Column("environment", Text, ForeignKey("environments.id"), nullable=False),
+    Column("device", Text, ForeignKey("devices.uuid"), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("compute", BigInteger),
+    Column("exclusive", Boolean, nullable=False),
+    Column("counted_memory", BigInteger, nullable=False),
+    Column("counted_compute", BigInteger, nullable=False),
+    Column("counted_exclusive", Boolean, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("applied", Text),
+    Column("since", Double, nullable=False),
+    # A negative count would make room that is not there.
+    _check("memory_counted", "counted_memory >= 0"),
+    _check("compute_counted", "counted_compute >= 0"),
+    UniqueConstraint("environment", "device", name="one_grant_each"),
+)
+
+events = Table(
+    "events",
+    records,
+    Column("id", _number, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("environment", Text),
+    Column("device", Text),
+    Column("memory", BigInteger),
+    Column("compute", BigInteger),
+    Column("reason", Text),
+)
+
+
+LIVE = Schema("live", live, ("live-1",))
+RECORDS = Schema("records", records, ("records-1",))
+
+_CHECKS = [
+    str(constraint.name)
+    for table in live.sorted_tables
+    for constraint in table.constraints
+    if isinstance(constraint, CheckConstraint)
+]
+
+
+def check_in(message: str) -> str | None:
+    """Return the name of the CHECK constraint that a database's refusal speaks of, if any."""
+    return next((name for name in _CHECKS if name in message), None)
