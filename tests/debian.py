@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-MIRROR = "http://deb.debian.org/debian"
-
 
 def unpacked(package: str) -> Path:
     """Return the folder in which a package is unpacked; the test is skipped if it cannot be had.
@@ -45,7 +43,7 @@ def _fetch(package: str, codename: str, where: Path) -> None:
     for name in ("lists/partial", "archives/partial"):
         (where / name).mkdir(parents=True)
     sources = where / "sources.list"
-    sources.write_text(f"deb {MIRROR} {codename} non-free\n")
+    sources.write_text(f"deb {_mirror(codename)} {codename} non-free\n")
     options = [
         f"Dir::Etc::sourcelist={sources}",
         "Dir::Etc::sourceparts=-",
@@ -59,5 +57,17 @@ def _fetch(package: str, codename: str, where: Path) -> None:
     _run([*apt, "download", package], where)
 
 
-def _run(command: list[str], where: Path | None = None) -> None:
-    subprocess.run(command, cwd=where, check=True, capture_output=True, text=True, timeout=60)
+def _mirror(codename: str) -> str:
+    """Return where this system gets its own packages from."""
+    question = ["Created-By: Packages", f"Release: {codename}"]
+    known = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", *question]).split()
+    if not known:
+        raise OSError("apt-get knows no source; `apt-get update` first")
+    return known[0]
+
+
+def _run(command: list[str], where: Path | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=where, check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout
