@@ -1,0 +1,126 @@
+"""Why a request is refused: one sentence for each device, and one for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from genv_jupyter.demand import Demand
+from genv_jupyter.errors import GpuError, NoCapacity, OutOfRange
+from genv_jupyter.policy import Policy
+from genv_jupyter.slots import Own, Slot, memory_on, outsiders
+from genv_jupyter.units import format_memory, format_share
+
+_WAIT = "wait, or ask a holder to release."
+
+
+def refusal(
+    slots: Sequence[Slot],
+    demand: Demand,
+    owner: str,
+    policy: Policy,
+    own: Mapping[str, Own],
+    fitting: int,
+) -> GpuError:
+    """Return the refusal of a demand for which only ``fitting`` of the candidates do.
+
+    ``OutOfRange`` where it could never be met here, whoever leaves; otherwise ``NoCapacity`` with
+    ``details["reasons"]``: a sentence for each device that does not do, by UUID.
+    """
+    if (never := out_of_range(slots, demand)) is not None:
+        return never
+    if demand.exclusive:
+        what = "free for a whole device"
+        hint = f"Ask for a share (e.g. 0.5 or --memory 4G), {_WAIT}"
+    else:
+        what = f"free for {_share(demand)}"
+        hint = f"Ask for less (e.g. --memory 4G), {_WAIT}"
+    if demand.devices:
+        hint = f"Do not name the device, {_WAIT}"
+    reasons = {
+        slot.uuid: reason
+        for slot in slots
+        if (reason := reason_against(slot, demand, owner, policy, own.get(slot.uuid)))
+    }
+    if fitting:
+        verb = "is" if fitting == 1 else "are"
+        message = f"Only {fitting} of {_gpus(demand.count)} {verb} {what}."
+    elif demand.devices:
+        verb = "is" if len(slots) == 1 else "are"
+        message = f"{_labels(slots)} {verb} not {what}."
+    else:
+        message = f"No GPU is {what}."
+    return NoCapacity(message, hint=hint, details={"reasons": reasons})
+
+
+def out_of_range(slots: Sequence[Slot], demand: Demand) -> OutOfRange | None:
+    """Return an error for what can never be granted on these devices."""
+    if demand.count > len(slots):
+        have = f"only {_gpus(len(slots))} here" if slots else "no GPU here"
+        were = "was" if demand.count == 1 else "were"
+        return OutOfRange(
+            f"There is {have}, and {_gpus(demand.count)} {were} asked for.",
+            hint="`%gpu devices` lists what this notebook can use.",
+        )
+    if demand.memory is None or not all(slot.capacity for slot in slots):
+        return None
+    if sum(slot.capacity >= demand.memory for slot in slots) >= demand.count:
+        return None
+    most = sorted(slot.capacity for slot in slots)[-demand.count]
+    if demand.devices:
+        where = f"on {_labels(slots)}"
+    else:
+        where = "on one GPU" if demand.count == 1 else f"on each of {demand.count} GPUs"
+    return OutOfRange(
+        f"{format_memory(demand.memory)} {where} is more than there is: "
+        f"at most {format_memory(most)} can be given so.",
+        hint=f"Ask for at most {format_memory(most)}, or for whole GPUs.",
+    )
+
+
+def reason_against(
+    slot: Slot, demand: Demand, owner: str, policy: Policy, held: Own | None
+) -> str | None:
+    """Say why a device does not do; ``None`` when it does."""
+    mine = held or Own(0, None, False)
+    name = slot.label
+    if slot.health == "lost":
+        return f"{name} is lost: it does not answer any more."
+    if slot.exclusive > int(mine.exclusive):
+        return f"{name} is held whole."
+    if demand.exclusive:
+        if slot.shared > int(held is not None and not mine.exclusive):
+            return f"{name} is shared."
+        if outsiders(slot, policy):
+            used = format_memory(slot.external)
+            return f"{name}: somebody uses it outside any environment ({used})."
+        return None
+    if not slot.capacity:
+        return f"{name} does not tell how much memory it has, and can only be had whole."
+    left = max(0, slot.capacity - slot.granted - slot.external + mine.memory)
+    if left < max(1, memory_on(slot, demand)):
+        room = f"{name} has {format_memory(left)} left of {format_memory(slot.capacity)}"
+        if outsiders(slot, policy):
+            used = format_memory(slot.external)
+            return f"{room}; somebody uses {used} of it outside any environment."
+        return f"{room}."
+    others = slot.compute.get(owner, 0) - (mine.compute or 0)
+    if demand.compute and others + demand.compute > policy.compute_overcommit:
+        return (
+            f"{name}: your shares there come to {format_share(others)} already, "
+            f"of {format_share(policy.compute_overcommit)}."
+        )
+    return None
+
+
+def _share(demand: Demand) -> str:
+    if demand.memory is not None:
+        return format_memory(demand.memory)
+    return f"{format_share(demand.fraction)} of a device"
+
+
+def _labels(slots: Sequence[Slot]) -> str:
+    return " and ".join(slot.label for slot in slots)
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
