@@ -28,6 +28,7 @@ from tests.fakedriver.scenario import (
     device,
     instance,
     instance_uuid,
+    mig_scenario,
     uuid,
 )
 
@@ -47,5 +48,6 @@ __all__ = [
     "device",
     "instance",
     "instance_uuid",
+    "mig_scenario",
     "uuid",
 ]

@@ -20,7 +20,7 @@ LIBRARIES = {
 }
 _FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"),
-    *("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations"),
+    *("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-Wno-format-truncation"),
 )
 
 

@@ -184,7 +184,7 @@ class FakeDriver:
 
     @property
     def _state(self) -> Path:
-        return self.directory / "state"
+        return self.directory / "scenario.json.state"
 
     def _change(self, change: Callable[[Scenario], object]) -> None:
         with self._lock:

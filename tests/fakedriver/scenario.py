@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 from uuid import UUID, uuid5
 
 MIB = 2**20
@@ -134,7 +134,8 @@ def device(index: int = 0, **changes: Any) -> DeviceSpec:
         "mig_capable": False,
         "mig": [],
     }
-    return _changed(made, changes)
+    made.update(cast(DeviceSpec, _known(changes, DeviceSpec)))
+    return made
 
 
 def instance(index: int, number: int, **changes: Any) -> InstanceSpec:
@@ -150,7 +151,8 @@ def instance(index: int, number: int, **changes: Any) -> InstanceSpec:
         "multiprocessors": 14,
         "processes": [],
     }
-    return _changed(made, changes)
+    made.update(cast(InstanceSpec, _known(changes, InstanceSpec)))
+    return made
 
 
 def default_scenario() -> Scenario:
@@ -158,8 +160,13 @@ def default_scenario() -> Scenario:
     return {"devices": [device(0), device(1)], "context_bytes": 300 * MIB}
 
 
-def _changed(spec: Any, changes: dict[str, Any]) -> Any:
-    known = DeviceSpec if spec["uuid"].startswith("GPU-") else InstanceSpec
-    if unknown := changes.keys() - known.__annotations__.keys():
-        raise TypeError(f"{known.__name__} has no {', '.join(sorted(unknown))}")
-    return {**spec, **changes}
+def mig_scenario() -> Scenario:
+    """Return a whole device, and one of two instances, of 5 and 10 GiB."""
+    instances = [instance(1, 0), instance(1, 1, memory_total=10 * GIB)]
+    return {"devices": [device(0), device(1, mig_capable=True, mig=instances)]}
+
+
+def _known(keys: dict[str, Any], spec: type) -> dict[str, Any]:
+    if unknown := keys.keys() - spec.__annotations__.keys():
+        raise TypeError(f"{spec.__name__} has no {', '.join(sorted(unknown))}")
+    return keys
