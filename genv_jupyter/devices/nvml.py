@@ -189,7 +189,11 @@ class NvmlSource(DeviceSource):
             self._end(self._current)
         self._current, self._opening, self._round = child, None, None
         if not self._known.opened(opened.count):
-            self._sick.clear()  # places mean other GPUs now
+            self._sick.clear()
+            if child.skipped:  # places mean other GPUs now: perhaps it left out a healthy one
+                self._end(child)
+                self._current = None
+                raise _Given(trouble.OPENING)
         self._last = tuple(index for index in self._sick if index not in child.skipped)
         for index in self._last:
             del self._sick[index]

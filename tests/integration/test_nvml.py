@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from genv_jupyter.devices.nvml import LONGEST_BACK_OFF, NvmlSource, child_environ
+from genv_jupyter.devices import frames
+from genv_jupyter.devices.child import Child
+from genv_jupyter.devices.nvml import COMMAND, LONGEST_BACK_OFF, NvmlSource, child_environ
 from genv_jupyter.devices.source import DeviceReading, Inventory
 from tests.debian import unpacked
 from tests.fakedriver import (
@@ -29,6 +32,7 @@ from tests.fakedriver import (
 
 A, B, C = uuid(0), uuid(1), uuid(2)
 M1, M2 = instance_uuid(1, 0), instance_uuid(1, 1)
+FOREVER = time.monotonic() + 600
 TOTAL, RESERVED = 24 * GIB, 512 * MIB
 
 
@@ -324,6 +328,46 @@ def test_gpu_that_stays_sick_costs_the_others_nothing_when_it_is_tried(driver, o
     seen.append(healths(source.read()))
     assert [health[B] for health in seen] == ["ok"] * len(seen)
     assert seen[-1][A] == "unknown"
+
+
+def test_gpus_to_be_tried_again_are_read_after_the_others(driver):
+    child = Child(COMMAND, dict(os.environ))
+    try:
+        order = []
+        for request in (frames.Open(), frames.Ask(last=(0,))):
+            child.send(request)
+            while not isinstance(message := child.receive(FOREVER), frames.Opened | frames.Done):
+                if isinstance(message, frames.Told):
+                    order.append(message.index)
+        assert order == [1, 2, 0]
+    finally:
+        child.end(wait=10.0)
+
+
+def test_healthy_gpu_that_takes_the_place_of_a_sick_one_is_not_left_out(driver, open_nvml, clock):
+    source = open_nvml(deadline=3.0)
+    until(source, lambda inventory: inventory.trouble is None)
+    driver.crash("nvmlDeviceGetUtilizationRates", B)
+    assert healths(source.read()) == {A: "ok", B: "unknown", C: "ok"}
+    driver.heal()
+    driver.remove_device(A)  # C has now the number that B had
+    os.kill(child_of(source), signal.SIGKILL)
+    seen = []
+    inventory = until(source, lambda each: seen.append(healths(each)) or each.trouble is None)
+    assert healths(inventory) == {A: "lost", B: "ok", C: "ok"}
+    assert "lost" not in {health[C] for health in seen}
+
+
+def test_what_a_library_prints_does_not_disturb(driver, open_nvml):
+    noisy = """
+import os, pynvml
+from genv_jupyter.devices import nvml_child
+real = pynvml.nvmlInit
+pynvml.nvmlInit = lambda: (os.write(1, b"a word from the library"), real())
+nvml_child.main()
+"""
+    inventory = open_nvml(command=[sys.executable, "-c", noisy]).read()
+    assert (inventory.trouble, len(inventory.devices)) == (None, 3)
 
 
 def test_gpu_that_hangs_while_it_is_attached_is_left_out(driver, open_nvml):
