@@ -288,6 +288,9 @@ class _Connection(http.client.HTTPConnection):
         self.owner = os.getpid()
         self.auto_open = 0
 
+    def __del__(self) -> None:
+        self.close()  # a client, or a thread of it, that is gone
+
 
 def _path(*parts: str) -> str:
     return "/".join(quote(part, safe="") for part in parts)

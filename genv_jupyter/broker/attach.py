@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import replaced
+from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
 from genv_jupyter.broker.release import may_let_go, proof_of
@@ -73,16 +73,15 @@ def attach(
     books = core.books
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
-    granted = {g.device for g in books.grants_of(row.id) if g.state == "granted"}
     own = books.own(row.id)
-    held = {device: part for device, part in own.items() if device in granted}
-    if satisfied(held, attempt.demand, slots) and granted == own.keys():
+    held = {g.device: wanted(g) for g in books.grants_of(row.id) if g.state == "granted"}
+    if satisfied(held, attempt.demand, slots):
         return _renamed(core, attempt)
     try:
         placed = place(slots, attempt.demand, row.owner, core.policy, own)
     except NoCapacity as refusal:
         core.record("AttachRefused", row, reason=refusal.message)
-        raise explain(core, refusal, slots, attempt.demand, row) from None
+        raise explain(core, refusal, slots, row) from None
     _check_time(core, attempt, placed)
     failpoints.reach("before_reserve")
     reserved = _reserve(core, attempt, placed)
@@ -293,6 +292,6 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     try:
         placed = place(slots, demand, owner, core.policy, own)
     except NoCapacity as refusal:
-        raise explain(core, refusal, slots, demand, row) from None
+        raise explain(core, refusal, slots, row) from None
     nobody = row or EnvironmentRow.nobody(owner)
     return [_row(0, nobody, part, core.clock()) for part in placed]

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, GrantRow, ServerRow
 from genv_jupyter.model import KernelState, Want
-from genv_jupyter.placement import Own, Slot
+from genv_jupyter.slots import Own, Slot
 
 if TYPE_CHECKING:
     from genv_jupyter.ledger.live import LiveLedger, Transaction
@@ -79,10 +79,7 @@ class Books:
 
     def own(self, environment: str) -> dict[str, Own]:
         """Return what an environment holds already, draining grants included, per device."""
-        return {
-            row.device: Own(row.counted_memory, row.counted_compute or None, row.counted_exclusive)
-            for row in self.grants_of(environment)
-        }
+        return {row.device: counted(row) for row in self.grants_of(environment)}
 
     def pulse(self, environment: str) -> Pulse:
         """Return the volatile state of a kernel."""
@@ -137,9 +134,7 @@ class Books:
     def _add(self, row: GrantRow) -> None:
         self.grants.setdefault(row.environment, {})[row.device] = row
         self.on_device.setdefault(row.device, {})[row.id] = row
-        self.slots[row.device].add(
-            row.owner, row.counted_memory, row.counted_compute, row.counted_exclusive
-        )
+        self.slots[row.device].add(row.owner, *counted(row))
         self.touch(row.environment)
         self.changed_devices.add(row.device)
 
@@ -149,9 +144,7 @@ class Books:
         if not mine:
             del self.grants[row.environment]
         del self.on_device[row.device][row.id]
-        self.slots[row.device].drop(
-            row.owner, row.counted_memory, row.counted_compute, row.counted_exclusive
-        )
+        self.slots[row.device].drop(row.owner, *counted(row))
         self.touch(row.environment)
         self.changed_devices.add(row.device)
 
@@ -215,6 +208,27 @@ class Change:
         self.pending.append(lambda: self.books._drop(row))
 
 
+def counted(row: GrantRow) -> Own:
+    """Return what a grant stands for in everybody else's way."""
+    return Own(row.counted_memory, row.counted_compute or None, row.counted_exclusive)
+
+
+def wanted(row: GrantRow) -> Own:
+    """Return what a grant gives."""
+    return Own(row.memory, row.compute, row.exclusive)
+
+
 def replaced(row: GrantRow, **changes: object) -> GrantRow:
     """Return a grant with some fields changed."""
     return msgspec.structs.replace(row, **changes)
+
+
+def as_wanted(row: GrantRow, **changes: object) -> GrantRow:
+    """Return a grant that counts for what it gives and no more."""
+    return replaced(
+        row,
+        counted_memory=row.memory,
+        counted_compute=row.compute or 0,
+        counted_exclusive=row.exclusive,
+        **changes,
+    )

@@ -13,8 +13,8 @@ from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
 from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
 from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow
 from genv_jupyter.model import Principal
-from genv_jupyter.placement import Slot
 from genv_jupyter.policy import Policy
+from genv_jupyter.slots import Slot
 from genv_jupyter.units import WHOLE
 
 Record = Callable[..., None]

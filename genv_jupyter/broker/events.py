@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +15,12 @@ T = TypeVar("T")
 BACKLOG = 256
 COALESCE = 0.02
 """Seconds for which changes are gathered into one message."""
+
+
+class Run(Protocol):
+    """Runs a call off the event loop."""
+
+    async def __call__(self, verb: Callable[[], T]) -> T: ...
 
 
 class Listener:
@@ -48,7 +54,7 @@ class Publisher:
     def __init__(
         self,
         broker: Broker,
-        run: Callable[[Callable[[], T]], Awaitable[T]],
+        run: Run,
         principal: Principal,
     ) -> None:
         self.broker = broker

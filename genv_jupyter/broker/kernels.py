@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import Change, replaced
+from genv_jupyter.broker.books import Change, as_wanted, replaced
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import end_environment, settle
 from genv_jupyter.errors import BadRequest, Conflict, NotYours, UnknownProcess, UnknownServer
@@ -37,7 +37,7 @@ def put_server(core: Core, principal: Principal, server: str, report: ServerRepo
         owner=principal.key,
         pid=report.pid,
         start=_start_of(principal, report.pid),
-        version=_short(report.version),
+        version=report.version[:_MAX_TEXT],
         pool=report.pool,
         name=_short(report.name),
     )
@@ -272,13 +272,7 @@ def _apply_report(core: Core, change: Change, row: EnvironmentRow, report: Kerne
             continue
         new = replaced(grant, applied=applied)
         if report.phase == "running":
-            # A new process starts with what is wanted; nothing older counts on.
-            new = replaced(
-                new,
-                counted_memory=grant.memory,
-                counted_compute=grant.compute or 0,
-                counted_exclusive=grant.exclusive,
-            )
+            new = as_wanted(new)  # a new process starts with what is wanted; nothing older counts
         if new != grant:
             change.change_grant(grant, new)
 

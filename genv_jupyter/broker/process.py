@@ -79,10 +79,9 @@ class Process:
         """Write events to a caller until it leaves."""
         listener = await self.publisher.listen(server, since)
         handler.set_header("Content-Type", "application/jsonlines")
-        closed = asyncio.get_running_loop().create_future()
-        handler.request.connection.set_close_callback(  # type: ignore[attr-defined]
-            lambda: closed.done() or closed.set_result(None)
-        )
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection: Any = handler.request.connection
+        connection.set_close_callback(lambda: None if closed.done() else closed.set_result(None))
         try:
             await handler.flush()
             while not closed.done():

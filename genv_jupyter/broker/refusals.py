@@ -9,11 +9,10 @@ import msgspec
 
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.views import device_grant
-from genv_jupyter.demand import Demand
 from genv_jupyter.errors import NoCapacity
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import DeviceGrant
-from genv_jupyter.placement import Slot
+from genv_jupyter.slots import Slot
 from genv_jupyter.units import format_duration, format_memory, format_share
 
 _NAMED = 3
@@ -23,7 +22,6 @@ def explain(
     core: Core,
     refusal: NoCapacity,
     slots: Sequence[Slot],
-    demand: Demand,
     row: EnvironmentRow | None,
 ) -> NoCapacity:
     """Add the holders to a refusal, and put them into its sentence."""
@@ -38,17 +36,19 @@ def explain(
             if row is None or grant.environment != row.id
         ]
         holders.extend({"device": slot.uuid, **msgspec.to_builtins(grant)} for grant in grants)
-        said = holders_sentence(grants, now) if grants else str(reasons.get(slot.uuid, ""))
-        if said and len(parts) < _NAMED:
-            name = f"GPU {slot.index}" if slot.index is not None else slot.uuid[:12]
-            parts.append(f"{name}: {said.rstrip('.')}.")
-    more = len(slots) - len(parts)
+        if len(parts) >= _NAMED:
+            continue
+        if grants:
+            parts.append(f"{slot.label}: {holders_sentence(grants, now)}.")
+        elif slot.uuid in reasons:
+            parts.append(str(reasons[slot.uuid]))
+    more = len(reasons) - len(parts)
     message = " ".join([refusal.message, *parts])
     if more > 0:
         message += f" And {more} more."
     return NoCapacity(
         message,
-        hint=refusal.hint or _hint(demand),
+        hint=refusal.hint,
         details={**refusal.details, "holders": holders},
     )
 
@@ -80,8 +80,3 @@ def _since(grant: DeviceGrant, now: datetime) -> str:
     local = grant.since.astimezone()
     day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
     return f"{day}{local:%H:%M} ({format_duration((now - grant.since).total_seconds())})"
-
-
-def _hint(demand: Demand) -> str:
-    less = "a part of a GPU (0.5, or --memory 4G)" if demand.exclusive else "less"
-    return f"Ask for {less}, or ask a holder to release. What you hold now stays yours."

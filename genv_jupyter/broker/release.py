@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import Change, replaced
+from genv_jupyter.broker.books import Change, as_wanted, replaced
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.views import environ_for
 from genv_jupyter.errors import UnknownDevice
@@ -171,11 +171,4 @@ def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
 
 def _inherited(heir: EnvironmentRow, grant: GrantRow) -> GrantRow:
     running = heir.pid is not None
-    return replaced(
-        grant,
-        environment=heir.id,
-        applied="live" if running else "at_restart",
-        counted_memory=grant.memory,
-        counted_compute=grant.compute or 0,
-        counted_exclusive=grant.exclusive,
-    )
+    return as_wanted(grant, environment=heir.id, applied="live" if running else "at_restart")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from genv_jupyter import __version__
 from genv_jupyter.broker import attach, kernels, release, views
-from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.books import Books, as_wanted, counted, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.devices.source import DeviceSource
@@ -78,6 +78,7 @@ class Broker:
         self._drop_reservations()
         self.housekeeper = Housekeeper(self.core)
         self._told_trouble: str | None = None
+        self.core.refresh()
 
     def close(self) -> None:
         """Close source and ledgers; grants stay as they are."""
@@ -291,17 +292,18 @@ class Broker:
         return views.environment_view(self.core, row, principal)
 
     def _drop_reservations(self) -> None:
-        """Let go of what was reserved and never answered before a crash."""
-        left = [
-            grant
-            for grants in self.books.on_device.values()
-            for grant in grants.values()
-            if grant.state == "reserved"
-        ]
-        if left:
-            with self.books.change() as change:
-                for grant in left:
+        """Let go of what was reserved, or grown, and never answered before a crash."""
+        rows = [grant for grants in self.books.on_device.values() for grant in grants.values()]
+        with self.books.change() as change:
+            for grant in rows:
+                if grant.state == "reserved":
                     change.drop_grant(grant)
+                elif (
+                    grant.state == "granted"
+                    and counted(grant) != wanted(grant)
+                    and self.books.environments[grant.environment].cuda == "not_initialized"
+                ):
+                    change.change_grant(grant, as_wanted(grant))
 
     def _record(
         self,

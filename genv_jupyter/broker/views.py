@@ -10,6 +10,7 @@ from genv_jupyter.broker.core import Core
 from genv_jupyter.isolation.environ import environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import (
+    Applied,
     Device,
     DeviceGrant,
     Environment,
@@ -19,6 +20,9 @@ from genv_jupyter.model import (
     Principal,
     Request,
 )
+
+
+_WEAKEST_FIRST: tuple[Applied, ...] = ("unknown", "pending", "at_restart", "live")
 
 
 def device_view(core: Core, uuid: str) -> Device:
@@ -164,10 +168,10 @@ def _environment_state(
     return "active" if row.cuda == "initialized" else "granted"
 
 
-def _applied(grants: tuple[GrantRow, ...]) -> str | None:
+def _applied(grants: tuple[GrantRow, ...]) -> Applied | None:
     """Return the weakest of the grants' states: what is missing is what should be seen."""
     seen = {grant.applied for grant in grants if grant.state == "granted"}
-    for state in ("unknown", "pending", "at_restart", "live"):
+    for state in _WEAKEST_FIRST:
         if state in seen:
             return state
     return None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.errors import (
+    AmbiguousDevice,
     BadRequest,
     CudaInitialized,
     NoCapacity,
@@ -313,7 +314,8 @@ def test_a_lost_device_is_shown_and_never_given(desk: Bench) -> None:
         (Request(memory=10**30), OutOfRange),
         (Request(memory="100G"), OutOfRange),
         (Request(devices=("GPU-none",)), UnknownDevice),
-        (Request(devices=("GPU-",)), BadRequest),
+        (Request(devices=("GPU-51b",)), AmbiguousDevice),
+        (Request(devices=("GPU-",)), UnknownDevice),
         (Request(gpus=3), OutOfRange),
         (Request(gpus=1, wait="5m"), BadRequest),
         (Request(gpus=1, duration="5m"), BadRequest),
