@@ -69,12 +69,21 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+    # Our stub, where it is loaded, watches for cells that overwrite the variable: this is not one.
+    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    if stub is not None and applied == "live" and _VISIBLE in environ:
+        stub.expected, stub.told = environ[_VISIBLE], False
     return {
         "cuda": cuda,
         "applied": applied,
         "visible": os.environ.get(_VISIBLE),
-        "forget": [name for name in _FORGETFUL if name in sys.modules],
+        "forget": forgetful(),
     }
+
+
+def forgetful() -> list[str]:
+    """Return the imported frameworks that, having found no GPU once, look no more."""
+    return [name for name in _FORGETFUL if name in sys.modules]
 
 
 def expression(environ: Mapping[str, str | None] | None) -> str:

@@ -1,0 +1,1 @@
+"""`jupyter gpu`: the same verbs in a terminal."""

@@ -1,0 +1,1 @@
+"""`%gpu`: what a kernel, or an IPython in a terminal, has of the product."""

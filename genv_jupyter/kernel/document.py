@@ -1,0 +1,223 @@
+"""A small document that is written twice: as HTML for notebooks, as text for terminals.
+
+What a verb shows is said once, in blocks; how it looks is decided here. The HTML uses JupyterLab's
+theme variables with neutral fallbacks, so it is readable in light and dark and outside JupyterLab.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Literal
+
+from msgspec import Struct
+
+WIDTH = 80
+
+Tone = Literal["plain", "dim", "warn", "code"]
+Fill = Literal["mine", "held", "draining", "outside"]
+
+_SIGN: dict[Fill, str] = {"mine": "#", "held": "=", "draining": "~", "outside": ":"}
+_COLOR: dict[Fill, str] = {
+    "mine": "var(--jp-brand-color1, #1976d2)",
+    "held": "var(--jp-success-color1, #388e3c)",
+    "draining": "var(--jp-warn-color1, #f57c00)",
+    "outside": "var(--jp-ui-font-color3, #888888)",
+}
+_MEANING: dict[Fill, str] = {
+    "mine": "here",
+    "held": "others",
+    "draining": "draining",
+    "outside": "outside genv-jupyter",
+}
+_FAINT = "var(--jp-ui-font-color2, inherit)"
+_LINE = "1px solid var(--jp-border-color2, rgba(128, 128, 128, 0.4))"
+_BACK = "var(--jp-layout-color3, rgba(128, 128, 128, 0.25))"
+
+
+class Title(Struct, frozen=True):
+    """The head of a document or of one of its parts; ``mark`` is set off (SIMULATED)."""
+
+    text: str
+    mark: str = ""
+    small: bool = False
+
+    def lines(self) -> list[str]:
+        if not self.mark:
+            return [self.text]
+        return [f"{self.text:<{WIDTH - len(self.mark) - 1}} {self.mark}"]
+
+    def html(self) -> str:
+        size = "1em" if self.small else "1.1em"
+        mark = (
+            '<span style="margin-left: 8px; padding: 0 6px; border-radius: 3px; font-size: 0.8em; '
+            f"color: var(--jp-warn-color0, #b26a00); border: 1px solid currentColor;"
+            f'">{escape(self.mark)}</span>'
+            if self.mark
+            else ""
+        )
+        return (
+            f'<div style="font-weight: 600; font-size: {size}; margin: 6px 0 2px;">'
+            f"{escape(self.text)}{mark}</div>"
+        )
+
+
+class Text(Struct, frozen=True):
+    """A paragraph; ``code`` is kept as it is."""
+
+    text: str
+    tone: Tone = "plain"
+    indent: int = 0
+
+    def lines(self) -> list[str]:
+        margin = " " * self.indent
+        if self.tone == "code":
+            return [margin + line for line in self.text.splitlines()]
+        start = margin + ("! " if self.tone == "warn" else "")
+        return textwrap.wrap(
+            self.text,
+            WIDTH,
+            initial_indent=start,
+            subsequent_indent=" " * len(start),
+            break_on_hyphens=False,
+        )
+
+    def html(self) -> str:
+        if self.tone == "code":
+            return (
+                '<pre style="margin: 2px 0; font-family: var(--jp-code-font-family, monospace); '
+                f'color: inherit;">{escape(self.text)}</pre>'
+            )
+        style = f"margin: 2px 0; color: {_FAINT};" if self.tone == "dim" else "margin: 2px 0;"
+        if self.tone == "warn":
+            style += " padding-left: 8px; border-left: 3px solid var(--jp-warn-color1, #f57c00);"
+        return f'<div style="{style}">{escape(self.text)}</div>'
+
+
+class Meter(Struct, frozen=True):
+    """A bar of parts of a whole (each 0 to 1), and what to say beside it."""
+
+    parts: tuple[tuple[Fill, float], ...]
+    caption: str
+
+    def lines(self) -> list[str]:
+        width, filled, bar = 28, 0.0, ""
+        for fill, part in self.parts:
+            filled = min(1.0, filled + part)
+            bar += _SIGN[fill] * (round(filled * width) - len(bar))
+        start = f"  [{bar:-<{width}}] "
+        said = textwrap.wrap(self.caption, WIDTH - len(start)) or [""]
+        return [start + said[0], *(" " * len(start) + line for line in said[1:])]
+
+    def html(self) -> str:
+        bars = "".join(
+            f'<span title="{_MEANING[fill]}" style="display: inline-block; height: 100%; '
+            f'width: {100 * part:.2f}%; background: {_COLOR[fill]};"></span>'
+            for fill, part in self.parts
+        )
+        return (
+            '<div style="display: flex; align-items: center; gap: 10px; margin: 2px 0;">'
+            f'<div role="img" aria-label="{escape(self.caption)}" style="flex: 0 0 240px; '
+            "height: 10px; border-radius: 5px; overflow: hidden; white-space: nowrap; "
+            f'line-height: 0; background: {_BACK};">{bars}</div>'
+            f"<div>{escape(self.caption)}</div></div>"
+        )
+
+
+class Table(Struct, frozen=True):
+    """Rows under heads; the last column takes what room there is."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    indent: int = 2
+
+    def lines(self) -> list[str]:
+        every = [self.heads, *self.rows] if any(self.heads) else list(self.rows)
+        last = len(self.heads) - 1
+        room = WIDTH - self.indent - 2 * last
+        widths = [max((len(row[i]) for row in every), default=0) for i in range(last)]
+        while sum(widths) > room - 16 and max(widths) > 8:  # the widest gives way first
+            widths[widths.index(max(widths))] -= 1
+        found: list[str] = []
+        for row in every:
+            cells = [_cut(cell, width) for cell, width in zip(row, widths, strict=False)]
+            start = " " * self.indent + "".join(f"{cell}  " for cell in cells)
+            rest = textwrap.wrap(row[last], max(16, WIDTH - len(start))) or [""]
+            found.append((start + rest[0]).rstrip())
+            found.extend(" " * len(start) + line for line in rest[1:])
+        return found
+
+    def html(self) -> str:
+        cell = (
+            "text-align: left; padding: 2px 14px 2px 0; vertical-align: top; background: none; "
+            "white-space: normal;"
+        )
+        head = ""
+        if any(self.heads):
+            heads = "".join(
+                f'<th style="{cell} font-weight: 400; color: {_FAINT}; border-bottom: {_LINE};">'
+                f"{escape(text)}</th>"
+                for text in self.heads
+            )
+            head = (
+                f'<thead style="border: none;"><tr style="background: none;">{heads}</tr></thead>'
+            )
+        rows = "".join(
+            '<tr style="background: none;">'
+            + "".join(f'<td style="{cell}">{escape(text)}</td>' for text in row)
+            + "</tr>"
+            for row in self.rows
+        )
+        return (
+            '<table style="border-collapse: collapse; border: none; margin: 2px 0; color: inherit; '
+            f'font-size: inherit; table-layout: auto;">{head}<tbody>{rows}</tbody></table>'
+        )
+
+
+class Legend(Struct, frozen=True):
+    """What the parts of the bars above mean, for whoever cannot tell the colours too."""
+
+    fills: frozenset[Fill]
+
+    def lines(self) -> list[str]:
+        seen = [fill for fill in _SIGN if fill in self.fills]
+        return (
+            ["  " + ", ".join(f"{_SIGN[fill]} {_MEANING[fill]}" for fill in seen)] if seen else []
+        )
+
+    def html(self) -> str:
+        return "".join(
+            f'<span style="margin-right: 14px; color: {_FAINT};"><span style="display: '
+            "inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 4px; "
+            f'background: {_COLOR[fill]};"></span>{_MEANING[fill]}</span>'
+            for fill in _SIGN
+            if fill in self.fills
+        )
+
+
+Block = Title | Text | Meter | Table | Legend
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and what there is to say of each."""
+    return Table(("", ""), tuple(pairs))
+
+
+def to_text(blocks: Sequence[Block]) -> str:
+    """Write a document for a terminal of 80 columns."""
+    return "\n".join(line.rstrip() for block in blocks for line in block.lines())
+
+
+def to_html(blocks: Sequence[Block]) -> str:
+    """Write a document for a notebook."""
+    inner = "".join(block.html() for block in blocks)
+    return (
+        '<div class="jp-GenvView" style="color: var(--jp-ui-font-color1, inherit); '
+        "font-family: var(--jp-ui-font-family, sans-serif); font-size: "
+        f'var(--jp-ui-font-size1, 13px); line-height: 1.45;">{inner}</div>'
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    return f"{text:<{width}}" if len(text) <= width else text[: width - 1] + "…"

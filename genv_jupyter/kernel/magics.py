@@ -1,0 +1,124 @@
+"""The ``%gpu`` line magic: understands a line, asks the session, returns a view."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from genv_jupyter.api.client import Client
+from genv_jupyter.errors import GpuError
+from genv_jupyter.kernel import doctor, help, parsing
+from genv_jupyter.kernel.parsing import Command
+from genv_jupyter.kernel.session import Restarting, Session, default_request
+from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
+from genv_jupyter.model import Request
+
+
+class GpuMagicFailed(Exception):
+    """Ends the cell with one line instead of a traceback; ``error`` is what happened."""
+
+    def __init__(self, text: str, error: GpuError | None = None) -> None:
+        super().__init__(text)
+        self.error = error
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows instead of a traceback."""
+        return [str(self)]
+
+
+class GpuMagics:
+    """The verbs of ``%gpu`` in one IPython."""
+
+    def __init__(self, shell: Any, client: Client | None = None) -> None:
+        self.shell = shell
+        self.session = Session(shell, client)
+
+    def gpu(self, line: str) -> View:
+        """Run one line of ``%gpu``."""
+        try:
+            return self.run(parsing.read(line))
+        except GpuError as error:
+            raise GpuMagicFailed(str(error), error) from None
+        except Restarting as error:
+            raise GpuMagicFailed(str(error)) from None
+
+    gpu.__doc__ = help.TEXT  # what `%gpu?` shows
+
+    def run(self, command: Command) -> View:
+        """Do what a line says.
+
+        Raises
+        ------
+        GpuError
+            It was refused, or the broker cannot be reached.
+        """
+        session = self.session
+        match command.verb:
+            case "help":
+                return help.view()
+            case "attach":
+                return session.attach(self._request(command.request), restart=command.restart)
+            case "detach":
+                return session.detach(command.device, restart=command.restart)
+            case "devices":
+                mine = session.environment()
+                return DevicesView(
+                    session.devices(mine),
+                    session.client.health(),
+                    mine=None if mine is None else mine.id,
+                )
+            case "envs":
+                mine = session.environment()
+                return EnvironmentsView(
+                    session.client.environments(),
+                    session.client.devices(),
+                    mine=None if mine is None else mine.id,
+                )
+            case "doctor":
+                return doctor.examine(session)
+        return session.status()
+
+    def _request(self, request: Request) -> Request:
+        """Fill in what an ``attach`` that names no amount asks for: what it has, or the default."""
+        amounts = (request.gpus, request.fraction, request.memory, request.devices)
+        if any(amount is not None for amount in amounts):
+            return request
+        mine = self.session.environment()
+        if mine is not None and mine.request is not None and mine.grants:
+            base = mine.request
+        else:
+            base = parsing.read_attach(default_request().split()).request
+        named = {"name": request.name, "processes": request.processes}
+        return msgspec.structs.replace(
+            base, **{field: value for field, value in named.items() if value is not None}
+        )
+
+
+def complete(shell: Any, event: Any) -> list[str]:
+    """Complete the verbs of ``%gpu`` and their options."""
+    words = event.line[: len(event.text_until_cursor)].split()
+    if words and event.text_until_cursor[-1:] != " ":
+        words = words[:-1]
+    if len(words) <= 1:
+        return list(parsing.VERBS)
+    return list(parsing.OPTIONS.get(words[1], ()))
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Make ``%gpu`` the real one (``%load_ext genv_jupyter``, or the first use of the stub's)."""
+    current = shell.find_line_magic("gpu")
+    if isinstance(getattr(current, "__self__", None), GpuMagics):
+        return
+    shell.register_magic_function(GpuMagics(shell).gpu, "line", "gpu")
+    shell.set_hook("complete_command", complete, str_key="%gpu")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Go back to the stub's lazy ``%gpu``, or to none where the stub is not loaded."""
+    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    if stub is not None:
+        shell.register_magic_function(stub.gpu, "line", "gpu")
+    else:
+        shell.magics_manager.magics["line"].pop("gpu", None)

@@ -1,0 +1,114 @@
+"""Reading what was typed after ``%gpu``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from genv_jupyter.errors import BadRequest
+from genv_jupyter.model import Request
+from genv_jupyter.units import WHOLE, parse_share
+
+VERBS = ("status", "attach", "detach", "release", "devices", "envs", "doctor", "help")
+OPTIONS = {
+    "attach": ("--memory", "--device", "--name", "--processes", "--restart"),
+    "detach": ("--device", "--restart"),
+    "release": ("--device", "--restart"),
+}
+_HINT = "`%gpu help` shows what can be said."
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """A line, understood."""
+
+    verb: str
+    request: Request = Request()
+    device: str | None = None
+    restart: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that raises instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadRequest(f"%gpu: {message}.", hint=_HINT)
+
+
+def read(line: str) -> Command:
+    """Read the line of a magic.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        It cannot be read.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise BadRequest(f"%gpu: {str(error).lower()}.", hint="Close the quotes.") from None
+    verb, rest = (words[0], words[1:]) if words else ("status", [])
+    if verb in ("-h", "--help") or "--help" in rest or "-h" in rest:
+        return Command(verb="help")
+    if verb not in VERBS:
+        raise BadRequest(f"%gpu has no verb {verb!r}.", hint=f"It has {', '.join(VERBS)}.")
+    if verb == "attach":
+        return read_attach(rest)
+    if verb in ("detach", "release"):
+        return _read_detach(rest)
+    if rest:
+        raise BadRequest(f"%gpu {verb} takes nothing more, not {rest[0]!r}.", hint=_HINT)
+    return Command(verb=verb)
+
+
+def read_attach(words: list[str]) -> Command:
+    """Read what stands after ``attach``."""
+    parser = _Parser(prog="%gpu attach", add_help=False, allow_abbrev=False)
+    parser.add_argument("share", nargs="?")
+    parser.add_argument("-m", "--memory")
+    parser.add_argument("-d", "--device", action="append")
+    parser.add_argument("-n", "--name")
+    parser.add_argument("-p", "--processes", type=_whole)
+    parser.add_argument("--restart", action="store_true")
+    found = parser.parse_args(words)
+    return Command(verb="attach", request=request_of(vars(found)), restart=found.restart)
+
+
+def request_of(found: dict[str, Any]) -> Request:
+    """Make a request of a share, memory, devices, name and processes as they were typed."""
+    gpus: int | None = None
+    fraction: float | None = None
+    if found["share"] is not None:
+        share = parse_share(found["share"])
+        if share < WHOLE:
+            fraction = share / WHOLE
+        else:
+            gpus = share // WHOLE
+    devices = [
+        part.strip() for name in found["device"] or () for part in name.split(",") if part.strip()
+    ]
+    return Request(
+        gpus=gpus,
+        fraction=fraction,
+        memory=found["memory"],
+        devices=tuple(devices) or None,
+        name=found["name"],
+        processes=found["processes"],
+    )
+
+
+def _read_detach(words: list[str]) -> Command:
+    parser = _Parser(prog="%gpu release", add_help=False, allow_abbrev=False)
+    parser.add_argument("-d", "--device")
+    parser.add_argument("--restart", action="store_true")
+    found = parser.parse_args(words)
+    return Command(verb="detach", device=found.device, restart=found.restart)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None

@@ -1,0 +1,315 @@
+"""The environment of this very process: which one it is, attaching to it, giving it back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from genv_jupyter.api.client import Client
+from genv_jupyter.errors import Conflict, UnknownEnvironment
+from genv_jupyter.isolation import live
+from genv_jupyter.isolation.environ import MARKER, VISIBLE
+from genv_jupyter.kernel import words
+from genv_jupyter.kernel.views import StatusView
+from genv_jupyter.model import (
+    Cuda,
+    Device,
+    Environment,
+    EnvironmentKind,
+    EnvironmentPatch,
+    NewEnvironment,
+    Request,
+)
+
+DEFAULT_REQUEST = "GENV_JUPYTER_REQUEST"
+"""Names what ``%gpu attach`` without arguments asks for; a whole GPU otherwise."""
+
+RESTART_SECONDS = 60.0
+
+
+class Session:
+    """This process, as the broker knows it.
+
+    Parameters
+    ----------
+    shell
+        The IPython of this process.
+    client
+        How the broker is reached.
+    """
+
+    def __init__(self, shell: Any, client: Client | None = None) -> None:
+        self.shell = shell
+        self.client = client or Client()
+        self.terminal = getattr(shell, "kernel", None) is None
+        self._pid = 0
+        self._id: str | None = None
+
+    # -- which environment ----------------------------------------------------------------------
+
+    def environment(self) -> Environment | None:
+        """Return the environment of this process; ``None`` when the broker knows of none.
+
+        ``GENV_JUPYTER_ENVIRONMENT`` is inherited by whatever is started from a notebook, so it is
+        believed only where the environment is this process.
+        """
+        if self._pid == os.getpid() and self._id is not None:
+            known = self._get(self._id)
+            if known is not None:
+                return known
+        claimed = os.environ.get(MARKER)
+        found = self._get(claimed) if claimed else None
+        if found is None or not self._is_this(found):
+            return None
+        self._pid, self._id = os.getpid(), found.id
+        return found
+
+    def ensure(self) -> Environment:
+        """Return the environment of this process, telling the broker of the process if needed."""
+        found = self.environment()
+        if found is None:
+            kind: EnvironmentKind = "shell" if self.terminal else "kernel"
+            # Below a kernel of ours the variable is ours, and the pool is its server's.
+            pool = server_pool() if MARKER in os.environ else os.environ.get(VISIBLE)
+            new = NewEnvironment(kind=kind, pid=os.getpid(), name=self._name(), pool=pool)
+            found = self.client.create(new)
+            self._pid, self._id = os.getpid(), found.id
+        return found
+
+    def _get(self, environment: str) -> Environment | None:
+        try:
+            return self.client.environment(environment)
+        except UnknownEnvironment:
+            return None
+
+    def _is_this(self, environment: Environment) -> bool:
+        if environment.pid == os.getpid():
+            return True
+        # A wrapper around the kernel (conda run, a shell script) has the pid that the server
+        # knows; the kernel's connection file is named after its id.
+        if self.terminal or environment.kind != "kernel":
+            return False
+        config = getattr(self.shell, "config", {})
+        file = str(config.get("IPKernelApp", {}).get("connection_file", ""))
+        return Path(file).stem == f"kernel-{environment.id}"
+
+    def _name(self) -> str | None:
+        """Find a name that people know this process by."""
+        if self.terminal:
+            try:
+                return f"IPython on {os.ttyname(0).removeprefix('/dev/')}"
+            except OSError:  # no terminal behind it
+                return f"IPython {os.getpid()}"
+        notebook = self.shell.user_ns.get("__vsc_ipynb_file__") or os.environ.get(
+            "JPY_SESSION_NAME"
+        )
+        return Path(str(notebook)).name if notebook else None
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def devices(self, environment: Environment | None) -> list[Device]:
+        """Return the devices that this process may ask for."""
+        return self.client.devices(None if environment is None else environment.server)
+
+    def status(self, *, head: str = "", environment: Environment | None = None) -> StatusView:
+        """Return what this process has, and what there is."""
+        environment = environment or self.environment()
+        remarks = self.remarks(environment)
+        if not head:
+            remarks += self.origin(environment)
+        return StatusView(
+            environment,
+            self.devices(environment),
+            self.client.health(),
+            visible=os.environ.get(VISIBLE),
+            terminal=self.terminal,
+            head=head,
+            remarks=remarks,
+        )
+
+    def origin(self, environment: Environment | None) -> list[str]:
+        """Say so when no Jupyter server of ours started this process."""
+        if environment is not None and environment.server is not None:
+            return []
+        if self.terminal:
+            return ["Not started by us: nothing is hidden here, and grants end with this process."]
+        return [
+            "This kernel was not started by a Jupyter server with genv-jupyter: nothing was hidden "
+            "from it, and a restart does not keep its grants."
+        ]
+
+    def remarks(self, environment: Environment | None) -> list[str]:
+        """Return what is wrong with this process, one sentence each."""
+        said: list[str] = []
+        stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+        if stub is not None and stub.notice:
+            said.append(stub.notice)
+        visible = os.environ.get(VISIBLE)
+        expected = None if environment is None or not environment.environ else environment.environ
+        if (
+            environment is not None
+            and expected is not None
+            and environment.applied == "live"
+            and visible != expected.get(VISIBLE)
+        ):
+            said.append(
+                f"{VISIBLE} was changed by hand to {visible!r}: it no longer names what is "
+                "attached. `%gpu attach` with the same request sets it again."
+            )
+        return said
+
+    # -- changing -------------------------------------------------------------------------------
+
+    def attach(self, request: Request, *, restart: bool = False) -> StatusView:
+        """Attach what is asked for and make this process see it.
+
+        Parameters
+        ----------
+        restart
+            Restart the kernel if that is what it takes; this call then does not return.
+
+        Raises
+        ------
+        GpuError
+            Refused; nothing has changed.
+        """
+        before = self.ensure()
+        cuda = _cuda()
+        needed = cuda == "initialized" or bool(live.forgetful())
+        restart = restart and needed
+        if restart and before.server is None:
+            raise Conflict(
+                "No Jupyter server with genv-jupyter has started this process, so it cannot be "
+                "restarted from here.",
+                hint="Restart it by hand, and attach first.",
+            )
+        after = self.client.attach(before.id, request, cuda=cuda, restart=restart)
+        if restart and (after.applied != "live" or _held(before) != _held(after)):
+            self._restart(after, "Attached; the kernel restarts now to see it.")
+        done = live.apply_environ(after.environ or {})
+        after = self.client.patch(
+            after.id, EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
+        )
+        same = before.applied == "live" and _held(before) == _held(after)
+        view = self.status(environment=after, head="Attached already." if same else "Attached.")
+        view.remarks += tuple(self._after_attach(after, done["forget"], same))
+        return view
+
+    def _after_attach(self, after: Environment, forget: list[str], same: bool) -> list[str]:
+        said = []
+        if after.applied == "at_restart":
+            said.append("CUDA is initialised here already: restart the kernel to see the change.")
+        elif forget and not same:
+            names = " and ".join(forget)
+            said.append(
+                f"{names} was imported before, and remembers if it has found no GPU: restart the "
+                "kernel if it still sees none (the grant is kept)."
+            )
+        return said
+
+    def detach(self, device: str | None = None, *, restart: bool = False) -> StatusView:
+        """Give back everything, or one device: hidden in this process first, then freed.
+
+        Raises
+        ------
+        GpuError
+            The broker refused or cannot be reached; this process sees what it saw before.
+        """
+        environment = self.environment()
+        if environment is None or not environment.grants:
+            return self.status(environment=environment, head="There is nothing to release.")
+        target = None if device is None else self._own_device(environment, device)
+        cuda = _cuda()
+        before = {name: os.environ.get(name) for name in environment.environ or {}}
+        if cuda == "not_initialized":
+            live.apply_environ({VISIBLE: ""})
+        try:
+            after = self.client.detach(environment.id, device=target, cuda=cuda)
+        except BaseException:
+            live.apply_environ(before)
+            raise
+        live.apply_environ(after.environ or {})
+        draining = [grant for grant in after.grants if grant.state == "draining"]
+        if draining and restart and environment.server is not None:
+            self._restart(after, "Released; the kernel restarts now to free the device.")
+        head = "Released." if not draining else "Released, but still in use here."
+        return self.status(environment=after, head=head)
+
+    def _own_device(self, environment: Environment, name: str) -> str:
+        """Resolve an index, a UUID or the beginning of one among the devices that are held."""
+        held = {grant.device for grant in environment.grants}
+        index = {str(device.index): device.uuid for device in self.devices(environment)}
+        if index.get(name) in held:
+            return index[name]
+        found = [
+            uuid
+            for uuid in held
+            if uuid.startswith(name) or uuid.partition("-")[2].startswith(name)
+        ]
+        return found[0] if len(found) == 1 else name
+
+    def _restart(self, environment: Environment, head: str) -> None:
+        """Have the kernel restarted, and wait for it: the cells behind this one must not run."""
+        print(head, flush=True)
+        self.client.restart(environment.id)
+        try:
+            time.sleep(RESTART_SECONDS)
+        except KeyboardInterrupt:  # the restart interrupts the running cell first
+            raise Restarting("The kernel is being restarted.") from None
+        raise Conflict(
+            f"The kernel was not restarted within {RESTART_SECONDS:.0f} s.",
+            hint="Restart it by hand; its grants are kept.",
+        )
+
+
+class Restarting(Exception):
+    """The cell ends because its kernel is being restarted; the next ones must not run."""
+
+
+def default_request() -> str:
+    """Return what an ``attach`` without arguments asks for, as it would be typed."""
+    return os.environ.get(DEFAULT_REQUEST) or "1"
+
+
+def attach_for(shell: Any, framework: str) -> str:
+    """Attach the default request because a framework is being imported; return what to say."""
+    from genv_jupyter.kernel.parsing import read_attach
+
+    session = Session(shell)
+    view = session.attach(read_attach(default_request().split()).request)
+    names = [
+        words.device_label(next((d for d in view.devices if d.uuid == grant.device), None))
+        + f": {words.amount(grant)}"
+        for grant in (view.environment.grants if view.environment else ())
+    ]
+    mark = words.mark(view.devices)
+    return f"GPU: attached for {framework}: {'; '.join(names)}. {mark}".rstrip()
+
+
+def server_pool() -> str | None:
+    """Return the ``CUDA_VISIBLE_DEVICES`` of the Jupyter server above this process, if one is."""
+    server = os.environ.get("JPY_PARENT_PID", "")
+    try:
+        variables = Path(f"/proc/{int(server)}/environ").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    start = f"{VISIBLE}=".encode()
+    for variable in variables:
+        if variable.startswith(start):
+            return variable[len(start) :].decode(errors="replace")
+    return None
+
+
+def _cuda() -> Cuda:
+    return "initialized" if live.cuda_state() == "initialized" else "not_initialized"
+
+
+def _held(environment: Environment) -> list[tuple[str, int, int | None, bool]]:
+    return sorted(
+        (grant.device, grant.memory, grant.compute, grant.exclusive)
+        for grant in environment.grants
+        if grant.state != "draining"
+    )

@@ -1,0 +1,115 @@
+"""How devices, grants and environments are called in every view of the magic and the CLI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, Request
+from genv_jupyter.units import echo_memory, format_duration, format_memory, format_share
+
+APPLIED = {
+    "live": "in force",
+    "at_restart": "takes effect at restart",
+    "pending": "being applied",
+    "unknown": "not confirmed by the process",
+}
+
+
+def device_label(device: Device | None, uuid: str = "") -> str:
+    """Return ``GPU 0``, or the beginning of the UUID where there is no index."""
+    if device is None:
+        return short(uuid)
+    if device.index is None:
+        return short(device.uuid)
+    return f"GPU {device.index}" if device.kind == "gpu" else f"GPU {device.index} (MIG)"
+
+
+def short(uuid: str) -> str:
+    """Return as much of a UUID as tells devices apart, prefix included."""
+    prefix, _, rest = uuid.partition("-")
+    return f"{prefix}-{rest[:8]}" if rest else uuid[:12]
+
+
+def amount(grant: Grant | DeviceGrant) -> str:
+    """Say how much a grant is: ``all of it (23.6 GiB)``, ``11.8 GiB, 50 %``."""
+    if grant.exclusive:
+        return f"all of it ({format_memory(grant.memory)})"
+    ceiling = "" if grant.compute is None else f", {format_share(grant.compute)} of compute"
+    return format_memory(grant.memory) + ceiling
+
+
+def since(when: datetime, now: datetime | None = None) -> str:
+    """Say since when, in local time, and how long that is."""
+    now = now or datetime.now(UTC)
+    local = when.astimezone()
+    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
+    return f"{day}{local:%H:%M} ({format_duration((now - when).total_seconds())})"
+
+
+def asked(request: Request | None) -> str:
+    """Say what was asked for, as it was asked."""
+    if request is None:
+        return ""
+    parts: list[str] = []
+    if request.gpus is not None:
+        parts.append(f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}")
+    if request.fraction is not None:
+        parts.append(f"{request.fraction:g} of a GPU")
+    if request.memory is not None:
+        parts.append(echo_memory(request.memory))
+    if request.devices:
+        parts.append("on " + ", ".join(request.devices))
+    return ", ".join(parts)
+
+
+def free_memory(device: Device) -> int | None:
+    """Return how many bytes of a device could still be granted; ``None`` when unknown."""
+    if device.memory_usable is None:
+        return None
+    if device.health == "lost" or any(grant.exclusive for grant in device.grants):
+        return 0
+    taken = sum(grant.memory for grant in device.grants)
+    outside = (device.external_memory or 0) + (device.unattributed_memory or 0)
+    return max(0, device.memory_usable - taken - outside)
+
+
+def free(device: Device) -> str:
+    """Say what is free on a device."""
+    room = free_memory(device)
+    if room is None:
+        return "memory unknown"
+    if device.health == "lost":
+        return "lost"
+    if room == 0:
+        return "nothing free"
+    if not device.grants:
+        return f"all free ({format_memory(room)})"
+    return f"{format_memory(room)} free"
+
+
+def label(environment: Environment) -> str:
+    """Return what people call an environment."""
+    if environment.name:
+        return environment.name
+    kinds = {"kernel": "kernel", "shell": "terminal", "command": "command"}
+    return f"{kinds[environment.kind]} {environment.id[:8]}"
+
+
+def holder(grant: DeviceGrant) -> str:
+    """Return what people call the environment behind a device's grant."""
+    return grant.name or f"environment {grant.environment[:8]}"
+
+
+def mark(devices: Iterable[Device]) -> str:
+    """Return the mark of simulated devices."""
+    return "SIMULATED" if any(device.simulated for device in devices) else ""
+
+
+def here(environment: Environment | None, terminal: bool) -> str:
+    """Return what "this" is."""
+    if terminal:
+        return "This terminal"
+    if environment is not None and environment.name:
+        return f"This notebook ({environment.name})"
+    return "This kernel"

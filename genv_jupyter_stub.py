@@ -1,0 +1,145 @@
+"""What genv-jupyter costs a kernel that never uses it.
+
+IPython's startup file calls ``start``. It hides the devices where the policy says so, makes
+``%gpu`` known, and watches for imports of GPU frameworks; the rest of the product is imported when
+it is first needed. Only ``os`` and ``sys`` are imported here, and no error leaves ``start``:
+whatever is broken on our side, the kernel starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+MARKER = "GENV_JUPYTER_ENVIRONMENT"
+UNATTACHED = "GENV_JUPYTER_UNATTACHED"
+ON_IMPORT = "GENV_JUPYTER_ON_IMPORT"
+NOTICE = "GENV_JUPYTER_NOTICE"
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "numba.cuda")
+
+
+class Stub:
+    """The product as a kernel knows it before its first use.
+
+    Attributes
+    ----------
+    expected
+        What we have set ``CUDA_VISIBLE_DEVICES`` to; ``None`` when it is not ours to look after.
+        Whoever applies a grant changes it (``genv_jupyter.isolation.live``).
+    notice
+        A sentence of the provisioner, when something was broken on our side at the start.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        managed = MARKER in os.environ
+        # Taken out: an IPython that is started from here must not hide what is attached by then.
+        if os.environ.pop(UNATTACHED, None) == "hide":
+            os.environ[VISIBLE] = ""
+        self.on_import = os.environ.pop(ON_IMPORT, "notice")
+        self.notice = os.environ.pop(NOTICE, None)
+        self.expected = os.environ.get(VISIBLE) if managed else None
+        self.told = False
+        shell.register_magic_function(self.gpu, "line", "gpu")
+        shell.events.register("post_run_cell", self.after_cell)
+        if managed and self.on_import != "off":
+            sys.meta_path.insert(0, self)
+        if self.notice:
+            shell.events.register("pre_run_cell", self.first_cell)
+
+    def gpu(self, line: str) -> Any:
+        """Attach GPUs to this kernel: ``%gpu`` shows what it has, ``%gpu help`` how to use it."""
+        try:
+            from genv_jupyter.kernel.magics import load_ipython_extension
+        except ImportError as error:
+            from IPython.core.error import UsageError
+
+            raise UsageError(
+                f"%gpu cannot run in this Python environment ({error}). `pip install genv-jupyter` "
+                "here, and restart the kernel."
+            ) from error
+        load_ipython_extension(self.shell)
+        return self.shell.find_line_magic("gpu")(line)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Finder of ``sys.meta_path``: find a framework as the others do, and say a word first."""
+        if name not in FRAMEWORKS:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    self.imported(name)
+                    return spec
+        return None  # not installed: nothing will run on a CPU by mistake
+
+    def imported(self, framework: str) -> None:
+        """Say that GPUs are hidden, or attach the default request; once, and only while hidden."""
+        if os.environ.get(VISIBLE) != "" or self.expected != "":
+            return
+        try:
+            sys.meta_path.remove(self)
+            if self.on_import == "attach":
+                from genv_jupyter.kernel.session import attach_for
+
+                print(attach_for(self.shell, framework), flush=True)
+                return
+            say(
+                f"GPU: GPUs are hidden from this kernel, so {framework} will run on the CPU. "
+                f"{self.notice or ''} To attach one: %gpu attach 0.5. "
+                "To change this: GenvJupyterApp.on_import (%gpu help)."
+            )
+        except Exception as error:  # the import of a framework must not fail because of us
+            say(f"GPU: nothing was attached for {framework}, it will run on the CPU. {error}")
+
+    def after_cell(self, result: Any = None) -> None:
+        """Say once that a cell has overwritten ``CUDA_VISIBLE_DEVICES``."""
+        visible = os.environ.get(VISIBLE)
+        if self.told or self.expected is None or visible == self.expected:
+            return
+        if visible is not None and _parts(visible) <= _parts(self.expected):
+            return  # only narrowed
+        self.told = True
+        now = "not set" if visible is None else repr(visible)
+        before = "what is attached here" if self.expected else "empty, to hide the GPUs"
+        say(
+            f"GPU: {VISIBLE} is {now} now; it was {before}. Devices that are used past the broker "
+            "may belong to somebody else. `%gpu` shows what this kernel has, `%gpu attach …` sets "
+            "the variable for you."
+        )
+
+    def first_cell(self, info: Any = None) -> None:
+        """Show the provisioner's sentence in the first cell that is run."""
+        self.shell.events.unregister("pre_run_cell", self.first_cell)
+        say(f"GPU: {self.notice}")
+
+
+def _parts(value: str | None) -> set[str]:
+    return set((value or "").split(",")) - {""}
+
+
+def say(text: str) -> None:
+    """Write one line into the output of the cell that runs, as warnings are."""
+    print(" ".join(text.split()), file=sys.stderr, flush=True)
+
+
+stub: Stub | None = None
+"""The stub of this process, once started."""
+
+
+def start() -> None:
+    """Start the stub in the IPython of this process; never raises."""
+    global stub
+    try:
+        from IPython import get_ipython
+
+        shell = get_ipython()
+        if shell is not None and stub is None:
+            stub = Stub(shell)
+    except Exception as error:  # a kernel starts, whatever is broken here
+        if os.environ.get(UNATTACHED) == "hide":
+            os.environ[VISIBLE] = ""
+        print(f"genv-jupyter: %gpu was not loaded: {error!r}", file=sys.stderr)
