@@ -85,7 +85,10 @@ def _devices(asked: tuple[str, ...] | None) -> tuple[str, ...]:
     if not names or not all(names):
         raise BadRequest("The list of devices is empty.", hint="Name a UUID, a prefix or an index.")
     if len(names) > MAX_DEVICES or any(len(name) > 200 for name in names):
-        raise OutOfRange("More devices were named than any host has.")
+        raise OutOfRange(
+            "More devices were named than any host has, or a name is too long.",
+            hint="Name a UUID, a prefix or an index.",
+        )
     return names
 
 

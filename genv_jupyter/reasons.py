@@ -36,6 +36,8 @@ def refusal(
         hint = f"Ask for less (e.g. --memory 4G), {_WAIT}"
     if demand.devices:
         hint = f"Do not name the device, {_WAIT}"
+    if own:
+        hint += " What you hold now stays yours."
     reasons = {
         slot.uuid: reason
         for slot in slots

@@ -59,14 +59,14 @@ def parse_memory(value: int | str) -> int:
     else:
         match = _MEMORY.fullmatch(value.strip()) if len(value) <= 64 else None
         if match is None or (match[3] and not match[2]):
-            raise BadRequest(f"{value[:64]!r} is not an amount of memory.", hint=_MEMORY_HINT)
+            raise BadRequest(f"{_short(value)!r} is not an amount of memory.", hint=_MEMORY_HINT)
         base = 1024 if match[3] else 1000
         amount = Decimal(match[1]) * base ** _DECIMAL[match[2].upper()]
     if amount < 1:
-        raise OutOfRange(f"Memory must be at least 1 byte, not {value}.", hint=_MEMORY_HINT)
+        raise OutOfRange(f"Memory must be at least 1 byte, not {_short(value)}.", hint=_MEMORY_HINT)
     if amount > MAX_BYTES:
         raise OutOfRange(
-            f"{value} is more memory than any device has.", hint="Ask for less, such as 4G."
+            f"{_short(value)} is more memory than any device has.", hint="Ask for less, such as 4G."
         )
     return int(amount)
 
@@ -96,23 +96,23 @@ def parse_share(value: float | str) -> int:
             raise InvalidOperation
         number = Decimal(str(value).strip())
     except InvalidOperation:
-        raise BadRequest(
-            f"{str(value)[:64]!r} is not a share of a GPU.", hint=_SHARE_HINT
-        ) from None
+        raise BadRequest(f"{_short(value)!r} is not a share of a GPU.", hint=_SHARE_HINT) from None
     if not number.is_finite() or number <= 0:
-        raise OutOfRange(f"A share must be more than 0, not {value}.", hint=_SHARE_HINT)
+        raise OutOfRange(f"A share must be more than 0, not {_short(value)}.", hint=_SHARE_HINT)
     if number > 1_000_000:
-        raise OutOfRange(f"{value} GPUs are more than any host has.", hint=_SHARE_HINT)
+        raise OutOfRange(f"{_short(value)} GPUs are more than any host has.", hint=_SHARE_HINT)
     if number > 1 and number != number.to_integral_value():
         whole = math.floor(number)
         raise OutOfRange(
-            f"{value} GPUs cannot be given: a fraction lives on one device.",
+            f"{_short(value)} GPUs cannot be given: a fraction lives on one device.",
             hint=f"Ask for {whole} or {whole + 1} whole GPUs, or for a fraction below 1 such as "
             f"{number - whole}; a share of several devices is `2 --memory 10G`.",
         )
     share = number * WHOLE
     if share % 100:
-        raise OutOfRange(f"A fraction has two decimals at most, not {value}.", hint=_SHARE_HINT)
+        raise OutOfRange(
+            f"A fraction has two decimals at most, not {_short(value)}.", hint=_SHARE_HINT
+        )
     return int(share)
 
 
@@ -140,7 +140,7 @@ def parse_duration(value: int | str) -> int:
         text = value.strip().lower()
         match = _DURATION.fullmatch(text) if 0 < len(text) <= 32 else None
         if match is None:
-            raise BadRequest(f"{value[:64]!r} is not a duration.", hint=hint)
+            raise BadRequest(f"{_short(value)!r} is not a duration.", hint=hint)
         days, hours, minutes, rest = (int(part or 0) for part in match.groups())
         seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
     if not 0 < seconds <= MAX_SECONDS:
@@ -184,3 +184,9 @@ def format_duration(seconds: float) -> str:
     if total < 48 * 3600:
         return f"{total // 3600} h {total % 3600 // 60:02d} min"
     return f"{total // 86400} d"
+
+
+def _short(value: float | str) -> str:
+    """Quote what somebody wrote without letting it fill the screen."""
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
