@@ -1,0 +1,1 @@
+"""The Jupyter server extension and the kernel provisioner: faces of the broker."""

@@ -1,0 +1,80 @@
+"""The event stream of a server: one from the broker, any number to browsers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from genv_jupyter.model import BrokerHealth, Device, Environment, Event
+
+BACKLOG = 256
+"""Messages that a listener may leave unread before it is cut off."""
+
+
+class Listener(Protocol):
+    """An open WebSocket."""
+
+    def send(self, text: str) -> None:
+        """Send a message."""
+
+    def end(self) -> None:
+        """Close."""
+
+
+class Hub:
+    """Keeps the last known state, so that a new listener gets its snapshot without the broker."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._revision: int | None = None
+        self._devices: dict[str, Device] = {}
+        self._environments: dict[str, Environment] = {}
+        self._health: BrokerHealth | None = None
+
+    def join(self, listener: Listener, since: int | None) -> None:
+        """Add a listener; it gets a snapshot unless it has seen the last change."""
+        if self._revision is not None and since != self._revision:
+            listener.send(_text(self._snapshot(self._revision)))
+        self._listeners.add(listener)
+
+    def leave(self, listener: Listener) -> None:
+        """Forget a listener."""
+        self._listeners.discard(listener)
+
+    def close(self) -> None:
+        """End all listeners."""
+        for listener in list(self._listeners):
+            listener.end()
+
+    def publish(self, event: Event) -> None:
+        """Take in an event and pass it on, less what is meant for this server alone."""
+        if event.snapshot:
+            self._devices.clear()
+            self._environments.clear()
+        self._revision = event.revision
+        self._devices.update((device.uuid, device) for device in event.devices)
+        self._environments.update((row.id, row) for row in event.environments)
+        for gone in event.removed:
+            self._devices.pop(gone, None)
+            self._environments.pop(gone, None)
+        self._health = event.health or self._health
+        told = event.devices or event.environments or event.removed or event.health
+        if not (event.snapshot or told):
+            return
+        text = _text(msgspec.structs.replace(event, wants=()))
+        for listener in list(self._listeners):
+            listener.send(text)
+
+    def _snapshot(self, revision: int) -> Event:
+        return Event(
+            revision=revision,
+            snapshot=True,
+            devices=tuple(self._devices.values()),
+            environments=tuple(self._environments.values()),
+            health=self._health,
+        )
+
+
+def _text(event: Event) -> str:
+    return msgspec.json.encode(event).decode()

@@ -1,0 +1,236 @@
+"""What this process tells the broker of its kernels, and tells again when the broker was gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+from genv_jupyter.api.client import Client
+from genv_jupyter.errors import BrokerDown, GpuError, UnknownEnvironment, UnknownServer
+from genv_jupyter.model import (
+    Applied,
+    Cuda,
+    Environment,
+    Event,
+    KernelReport,
+    KernelState,
+    Request,
+)
+from genv_jupyter.server.relay import REPORT_SECONDS, Link
+from genv_jupyter.server.variables import attached
+from genv_jupyter.server.workers import Lanes, Workers
+
+T = TypeVar("T")
+Environ = Mapping[str, str | None]
+
+
+@dataclasses.dataclass(eq=False)
+class Kernel:
+    """A kernel of this process, as the broker is to know it.
+
+    ``launch`` is the number of the present start: it only ever grows for one id, also over
+    processes that know nothing of each other. ``pid`` is ``None`` while a start is under way.
+    ``variables`` is what the process was started with.
+    """
+
+    id: str
+    launch: int = 0
+    pid: int | None = None
+    path: str | None = None
+    state: KernelState = "starting"
+    idle_since: datetime | None = None
+    pool: str | None = None
+    unattached: Literal["hide", "all"] = "hide"
+    previous: str | None = None
+    variables: Environ | None = None
+
+    def next_launch(self) -> None:
+        """Begin another start."""
+        self.launch = max(self.launch + 1, int(time.time()))
+        self.pid = None
+        self.state, self.idle_since = "starting", None
+
+    def report(self, **more: Any) -> KernelReport:
+        """Return what is to be told of this kernel now."""
+        return KernelReport(
+            launch=self.launch,
+            path=self.path,
+            kernel_state=self.state,
+            idle_since=self.idle_since,
+            pool=self.pool,
+            unattached=self.unattached,
+            **more,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """Answer of a kernel's start: its environment, and why it did not get what it asks for."""
+
+    environment: Environment
+    refusal: GpuError | None = None
+
+
+class Reports:
+    """The kernels of this process, reported in order and off every event loop.
+
+    Parameters
+    ----------
+    on_event
+        Called with every event of the broker, in the link's thread.
+    on_stale
+        Called (in a worker's thread) with a kernel and the variables it should have, when it was
+        started with others.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        on_event: Callable[[Event], None] = lambda event: None,
+        on_stale: Callable[[str, Environ], None] = lambda kernel, environ: None,
+    ) -> None:
+        self.link = Link(resync=self._resync, on_event=on_event, log=log)
+        self.log = log
+        self.kernels: dict[str, Kernel] = {}
+        self._on_stale = on_stale
+        self._ended: set[str] = set()
+        self._workers = Workers(2, "genv-jupyter-report")
+        self._lanes = Lanes(self._workers)
+        self._closing = False
+
+    # -- a kernel's life ------------------------------------------------------------------------
+
+    def starting(
+        self, kernel: Kernel, request: Request | None, abandoned: threading.Event
+    ) -> Future[Started]:
+        """Tell of a start before the process exists; attach what its kernelspec asks for.
+
+        Once ``abandoned`` is set nobody waits for the answer, and nothing is attached any more.
+        """
+        self.kernels[kernel.id] = kernel
+        self._ended.discard(kernel.id)
+        report = kernel.report(phase="starting", previous=kernel.previous)
+
+        def job() -> Started:
+            self.link.wait(REPORT_SECONDS)
+            environment = self._tell(kernel.id, report)
+            if request is None or attached(environment.environ) or abandoned.is_set():
+                return Started(environment)
+            try:
+                return Started(self.link.reports.attach(kernel.id, request, cuda="not_initialized"))
+            except GpuError as refusal:
+                return Started(environment, refusal)
+
+        return self._lanes.submit(kernel.id, job)
+
+    def running(self, kernel: Kernel, pid: int) -> Future[None]:
+        """Tell that the process exists now."""
+        kernel.pid = pid
+        report = kernel.report(phase="running", pid=pid)
+        return self._lanes.submit(
+            kernel.id, lambda: self._compare(kernel, self._tell(kernel.id, report))
+        )
+
+    def restarting(self, kernel: Kernel) -> Future[Environment]:
+        """Tell that the process is about to be replaced."""
+        kernel.pid = None
+        kernel.state, kernel.idle_since = "restarting", None
+        report = kernel.report(phase="restarting")
+        return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
+
+    def ended(self, kernel: str) -> Future[None]:
+        """Tell that a kernel is gone for good; again is nothing."""
+        self.kernels.pop(kernel, None)
+        self._ended.add(kernel)
+        return self._lanes.submit(kernel, lambda: self._end(self.link.reports, kernel))
+
+    def changed(self, kernel: Kernel) -> None:
+        """Tell a kernel's state and path, unless a start or its end tells for itself."""
+
+        def job() -> None:
+            if kernel.pid is not None and self.kernels.get(kernel.id) is kernel:
+                self._tell(kernel.id, kernel.report())
+
+        self._lanes.submit(kernel.id, job)
+
+    def applied(
+        self, kernel: Kernel, launch: int, applied: Applied | None, cuda: Cuda | None
+    ) -> Future[Environment]:
+        """Tell what was applied in the process of one launch."""
+        report = KernelReport(launch=launch, applied=applied, cuda=cuda)
+        return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
+
+    def close(self) -> Future[None]:
+        """Leave now, or, where kernels are still to be ended, with the end of the last one."""
+        self._closing = True
+        self.link.close()
+        return self._lanes.submit("", self._leave_if_last)
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def _tell(self, kernel: str, report: KernelReport, client: Client | None = None) -> Environment:
+        teller = client or self.link.reports
+        return self._reach(teller, lambda: teller.report_kernel(self.link.id, kernel, report))
+
+    def _reach(self, client: Client, verb: Callable[[], T]) -> T:
+        """Call the broker; register again where it has forgotten this process."""
+        try:
+            try:
+                return verb()
+            except UnknownServer:
+                self.link.register(client)
+                return verb()
+        except BrokerDown:
+            self.link.suspect()
+            raise
+
+    def _end(self, client: Client, kernel: str) -> None:
+        if kernel in self._ended:
+            self._reach(client, lambda: client.end_kernel(self.link.id, kernel))
+            self._ended.discard(kernel)
+        self._leave_if_last()
+
+    def _leave_if_last(self) -> None:
+        if self._closing and not self.kernels:
+            self.link.leave()
+            self._workers.close()
+
+    def _compare(self, kernel: Kernel, environment: Environment) -> None:
+        """A kernel that was started while the broker did not answer may lack its devices."""
+        environ, started = environment.environ, kernel.variables
+        if environ is None or not attached(environ) or started is None:
+            return
+        if any(started.get(name) != value for name, value in environ.items()):
+            self._on_stale(kernel.id, environ)
+
+    # -- telling again --------------------------------------------------------------------------
+
+    def _resync(self, client: Client) -> None:
+        for ended in list(self._ended):
+            self._end(client, ended)
+        for kernel in list(self.kernels.values()):
+            if kernel.pid is not None:  # a start under way tells for itself
+                self._tell_again(client, kernel)
+
+    def _tell_again(self, client: Client, kernel: Kernel) -> None:
+        try:
+            known = client.environment(kernel.id)
+        except UnknownEnvironment:
+            known = None
+        pid = kernel.pid
+        same = known is not None and known.pid == pid and known.state not in ("held", "reserved")
+        report = kernel.report() if same else kernel.report(phase="running", pid=pid)
+        try:
+            self._compare(kernel, self._tell(kernel.id, report, client))
+        except BrokerDown:
+            raise
+        except GpuError as error:
+            # Such as a process that died this moment: its restart or its end tells for itself.
+            self.log.info("Kernel %s and the GPU broker: %s", kernel.id, error)

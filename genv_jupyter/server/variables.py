@@ -1,0 +1,115 @@
+"""The variables that a kernel is started with: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+import msgspec
+
+from genv_jupyter.demand import demand_of
+from genv_jupyter.errors import BadRequest
+from genv_jupyter.isolation.environ import MARKER, ORDER, VISIBLE
+from genv_jupyter.model import Request
+
+UNATTACHED = "GENV_JUPYTER_UNATTACHED"
+ON_IMPORT = "GENV_JUPYTER_ON_IMPORT"
+DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
+NOTICE = "GENV_JUPYTER_NOTICE"
+
+_PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
+_PER_KERNEL = (MARKER, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE)
+
+Variables = dict[str, str | None]
+"""What to set, and with ``None`` to unset."""
+
+
+def attached(environ: Mapping[str, str | None] | None) -> bool:
+    """Say whether an environment's variables name granted devices."""
+    return environ is not None and environ.get(ORDER) is not None
+
+
+def granted(environ: Mapping[str, str | None]) -> Variables:
+    """Return the variables of a kernel with devices."""
+    return dict(environ)
+
+
+def unattached(kernel: str, policy: str, on_import: str, request: str) -> Variables:
+    """Return the variables of a kernel without devices: our stub in the kernel does the hiding."""
+    variables: Variables = {MARKER: kernel, UNATTACHED: policy, ON_IMPORT: on_import}
+    if on_import == "attach":
+        variables[DEFAULT_REQUEST] = request
+    return variables
+
+
+def unmanaged(kernel: str | None, policy: str, notice: str) -> Variables:
+    """Return the variables of a kernel that the broker does not know: hidden, and told why.
+
+    ``kernel`` is its id where the broker may come to know it later.
+    """
+    variables: Variables = {NOTICE: notice}
+    if kernel is not None:
+        variables[MARKER] = kernel
+    if policy == "hide":
+        variables[VISIBLE] = ""
+    return variables
+
+
+def put(
+    env: MutableMapping[str, str], variables: Mapping[str, str | None], ours: Mapping[str, str]
+) -> None:
+    """Bring variables into the environment of a process that is about to start.
+
+    What the environment has of another kernel's (the server itself may have been started in one)
+    goes. ``ours`` is this process's environment: the kernel must find the same broker.
+    """
+    for name in _PER_KERNEL:
+        env.pop(name, None)
+    for name in _PASSED_ON:
+        if name in ours:
+            env.setdefault(name, ours[name])
+    for name, value in variables.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+
+
+def read_request(text: str) -> Request | None:
+    """Read a request as it stands in a configuration: ``0.5``, ``1``, ``4G``; empty is none.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        It is not a request.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        request = Request(gpus=float(text))
+    except ValueError:
+        request = Request(memory=text)
+    demand_of(request)
+    return request
+
+
+def build_request(parts: Mapping[str, object]) -> Request | None:
+    """Build the request of a kernelspec from its settings; none where nothing is set.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        The settings are not a request.
+    """
+    given = {name: value for name, value in parts.items() if value not in (None, "", [], ())}
+    if not given:
+        return None
+    try:
+        request = msgspec.convert(given, Request)
+    except msgspec.ValidationError as error:
+        raise BadRequest(
+            f"The kernelspec's GPU request cannot be read: {error}.",
+            hint="Correct metadata.kernel_provisioner.config in its kernel.json.",
+        ) from None
+    demand_of(request)
+    return request
