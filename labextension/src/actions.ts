@@ -1,0 +1,106 @@
+import { Dialog, showDialog } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ApiError, type GpuClient } from './api/client';
+import type { IRequest } from './api/types';
+import type { Busy, IRefusal } from './state';
+import type { GpuStore } from './store';
+
+/** What a user can do; refusals go into the store, where the panel shows them. */
+export class GpuActions {
+  constructor(
+    private readonly client: GpuClient,
+    private readonly store: GpuStore,
+    private readonly trans: TranslationBundle
+  ) {}
+
+  /** Attach; where that comes too late for the running process, offer a restart. */
+  async attach(id: string, request: IRequest): Promise<void> {
+    const late = await this.run(id, 'attach', async () => {
+      try {
+        await this.client.attach(id, request);
+        return null;
+      } catch (error) {
+        if (error instanceof ApiError && error.code === 'cuda_initialized') {
+          return error;
+        }
+        throw error;
+      }
+    });
+    if (!late) {
+      return;
+    }
+    const { trans } = this;
+    const agreed = await this.ask(
+      trans.__('Restart the kernel to attach?'),
+      `${late.message} ${trans.__('After a restart the kernel sees what you asked for.')}`
+    );
+    if (agreed) {
+      await this.run(id, 'restart', async () => {
+        await this.client.attach(id, request, { restart: true });
+        await this.client.restart(id);
+      });
+    }
+  }
+
+  async release(id: string): Promise<void> {
+    await this.run(id, 'release', () => this.client.detach(id));
+  }
+
+  /** Restart the kernel once the user agrees: what holds devices goes, what was granted stays. */
+  async restart(id: string): Promise<void> {
+    const { trans } = this;
+    const agreed = await this.ask(
+      trans.__('Restart the kernel?'),
+      trans.__('What was granted is kept.')
+    );
+    if (agreed) {
+      await this.run(id, 'restart', () => this.client.restart(id));
+    }
+  }
+
+  private async ask(title: string, body: string): Promise<boolean> {
+    const { trans } = this;
+    const result = await showDialog({
+      title,
+      body: `${body} ${trans.__('All variables of the kernel will be lost.')}`,
+      buttons: [
+        Dialog.cancelButton({ label: trans.__('Cancel') }),
+        Dialog.warnButton({ label: trans.__('Restart') })
+      ]
+    });
+    return result.button.accept;
+  }
+
+  private async run<T>(
+    id: string,
+    busy: Busy,
+    action: () => Promise<T>
+  ): Promise<T | null> {
+    this.store.begin(id, busy);
+    try {
+      const result = await action();
+      this.store.end(id);
+      return result;
+    } catch (error) {
+      if (!(error instanceof ApiError)) {
+        this.store.end(id);
+        throw error;
+      }
+      this.store.end(id, this.refusal(error));
+      return null;
+    }
+  }
+
+  private refusal(error: ApiError): IRefusal {
+    const { trans } = this;
+    if (error.status === 0) {
+      return {
+        message: trans.__('The Jupyter server does not answer.'),
+        hint: trans.__('Nothing was changed as far as is known.')
+      };
+    }
+    const message =
+      error.message || trans.__('The server answered %1.', error.status);
+    return { message, hint: error.hint };
+  }
+}

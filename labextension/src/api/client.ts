@@ -1,0 +1,98 @@
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+import type { IEnvironment, IHealth, IRequest } from './types';
+
+const NAMESPACE = 'genv-jupyter/v1';
+
+/** An answer that is a refusal, or no answer at all (`status` 0). */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly hint: string
+  ) {
+    super(message);
+  }
+}
+
+/** The REST API, as the Jupyter server relays it to the broker. */
+export class GpuClient {
+  constructor(readonly settings: ServerConnection.ISettings) {}
+
+  health(): Promise<IHealth> {
+    return this.call('GET', ['health']);
+  }
+
+  /** Attach. With `restart` the caller promises to restart the kernel, so it is never too late. */
+  attach(
+    id: string,
+    request: IRequest,
+    options: { restart?: boolean } = {}
+  ): Promise<IEnvironment> {
+    const query = options.restart ? { restart: 'true' } : undefined;
+    return this.call('PUT', ['environments', id], { body: request, query });
+  }
+
+  detach(id: string): Promise<IEnvironment> {
+    return this.call('DELETE', ['environments', id]);
+  }
+
+  /** Restart the kernel; its grants are kept. */
+  restart(id: string): Promise<unknown> {
+    return this.call('POST', ['environments', id, 'restart']);
+  }
+
+  /** Open the stream of events: a snapshot, then changes. */
+  events(): WebSocket {
+    const { settings } = this;
+    let url = URLExt.join(settings.wsUrl, NAMESPACE, 'events');
+    if (settings.appendToken && settings.token) {
+      url += URLExt.objectToQueryString({ token: settings.token });
+    }
+    return new settings.WebSocket(url);
+  }
+
+  private async call<T>(
+    method: string,
+    parts: string[],
+    options: { body?: unknown; query?: Record<string, string> } = {}
+  ): Promise<T> {
+    const { body, query } = options;
+    const path = parts.map(encodeURIComponent).join('/');
+    const url =
+      URLExt.join(this.settings.baseUrl, NAMESPACE, path) +
+      (query ? URLExt.objectToQueryString(query) : '');
+    const init: RequestInit = { method };
+    if (body !== undefined) {
+      init.body = JSON.stringify(body);
+    }
+    let response: Response;
+    try {
+      response = await ServerConnection.makeRequest(url, init, this.settings);
+    } catch (error) {
+      throw new ApiError(0, 'disconnected', String(error), '');
+    }
+    const text = await response.text();
+    const data = parse(text);
+    if (!response.ok) {
+      throw refusal(response.status, data);
+    }
+    return data as T;
+  }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null; // an error page of a proxy: its status says enough
+  }
+}
+
+function refusal(status: number, data: unknown): ApiError {
+  const body = (data ?? {}) as Record<string, unknown>;
+  const said = (key: string) =>
+    typeof body[key] === 'string' ? String(body[key]) : '';
+  return new ApiError(status, said('code'), said('message'), said('hint'));
+}

@@ -1,0 +1,163 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+import type { ITarget } from '../kernel';
+import type { IState } from '../state';
+import { Devices } from './Devices';
+import { ThisNotebook, type INotebookActions } from './ThisNotebook';
+
+export interface IPanelProps {
+  state: IState;
+  target: ITarget | null;
+  actions: INotebookActions;
+  retry(): void;
+  now: number;
+  trans: TranslationBundle;
+}
+
+/** The whole panel, in each of its states. */
+export function Panel(props: IPanelProps): JSX.Element {
+  const { state, target, now, trans } = props;
+  const id = target?.id ?? null;
+  const stale = state.connection.kind !== 'open';
+  const simulated = state.devices.some(device => device.simulated);
+  return (
+    <div className="jp-Genv-panel">
+      {simulated && (
+        <p className="jp-Genv-simulated">
+          <strong>{trans.__('SIMULATED')}</strong>
+          {trans.__('These devices do not exist.')}
+        </p>
+      )}
+      <Way {...props} />
+      {state.loaded && state.connection.kind !== 'absent' && (
+        <div className="jp-Genv-content" data-stale={stale}>
+          <Driver state={state} trans={trans} />
+          {state.devices.length > 0 && (
+            <>
+              <ThisNotebook
+                target={target}
+                environment={id ? state.environments.get(id) : undefined}
+                devices={state.devices}
+                busy={id ? state.busy.get(id) : undefined}
+                refusal={id ? state.refusals.get(id) : undefined}
+                actions={props.actions}
+                trans={trans}
+              />
+              <Devices
+                devices={state.devices}
+                own={id}
+                now={now}
+                trans={trans}
+              />
+            </>
+          )}
+          {state.health?.notices?.map(notice => (
+            <p key={notice} className="jp-Genv-quiet">
+              {notice}
+            </p>
+          ))}
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** What stands between the page and the broker, if something does. */
+function Way(props: IPanelProps): JSX.Element | null {
+  const { state, retry, trans } = props;
+  const { connection, loaded } = state;
+  switch (connection.kind) {
+    case 'open':
+      return null;
+    case 'connecting':
+      return loaded ? null : <Loading trans={trans} />;
+    case 'absent':
+      return (
+        <Message
+          title={trans.__('Not active on this Jupyter server')}
+          hint={trans.__(
+            'Install genv-jupyter where the server runs, or enable it there: jupyter server extension enable genv_jupyter. Then start the server again.'
+          )}
+          retry={retry}
+          trans={trans}
+        />
+      );
+    case 'disconnected':
+      return (
+        <Message
+          title={trans.__('The Jupyter server does not answer')}
+          hint={
+            loaded
+              ? trans.__('What is shown may be out of date. Trying again.')
+              : trans.__('Trying again.')
+          }
+          retry={retry}
+          trans={trans}
+        />
+      );
+    case 'refused':
+      return (
+        <Message
+          title={
+            connection.message || trans.__('The GPU broker cannot be reached')
+          }
+          hint={connection.hint}
+          retry={retry}
+          trans={trans}
+        />
+      );
+  }
+}
+
+/** What the driver's trouble is, or that there is nothing to share. */
+function Driver(props: {
+  state: IState;
+  trans: TranslationBundle;
+}): JSX.Element | null {
+  const { state, trans } = props;
+  const trouble = state.health?.driver;
+  if (trouble) {
+    return <Message title={trouble} hint="" trans={trans} />;
+  }
+  return state.devices.length ? null : (
+    <Message
+      title={trans.__('No GPU here')}
+      hint={trans.__(
+        'This host has none, or CUDA_VISIBLE_DEVICES left none to this Jupyter server. The command “jupyter gpu doctor” says which.'
+      )}
+      trans={trans}
+    />
+  );
+}
+
+function Loading(props: { trans: TranslationBundle }): JSX.Element {
+  const { trans } = props;
+  return (
+    <div className="jp-Genv-loading" role="status">
+      <span className="jp-Genv-visuallyHidden">{trans.__('Loading')}</span>
+      <span className="jp-Genv-skeleton" />
+      <span className="jp-Genv-skeleton" />
+      <span className="jp-Genv-skeleton" />
+    </div>
+  );
+}
+
+function Message(props: {
+  title: string;
+  hint: string;
+  retry?: () => void;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { title, hint, retry, trans } = props;
+  return (
+    <div className="jp-Genv-message" role="status">
+      <p className="jp-Genv-messageTitle">{title}</p>
+      {hint && <p className="jp-Genv-hint">{hint}</p>}
+      {retry && (
+        <button type="button" className="jp-Genv-button" onClick={retry}>
+          {trans.__('Try again')}
+        </button>
+      )}
+    </div>
+  );
+}

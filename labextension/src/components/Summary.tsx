@@ -1,0 +1,53 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+import { gpuIcon } from '../icons';
+import type { ITarget } from '../kernel';
+import type { IState } from '../state';
+import { missing, summary } from '../view';
+
+export interface ISummaryProps {
+  state: IState;
+  target: ITarget | null;
+  className: string;
+  open(): void;
+  trans: TranslationBundle;
+}
+
+/** What a notebook has, in a button; nothing where there is nothing to say. */
+export function Summary(props: ISummaryProps): JSX.Element | null {
+  const { state, target, trans } = props;
+  if (!state.loaded || state.connection.kind === 'absent' || !target?.id) {
+    return null;
+  }
+  const environment = state.environments.get(target.id);
+  if (!environment) {
+    return null;
+  }
+  const mode = environment.grants.some(grant => grant.state === 'draining')
+    ? 'draining'
+    : missing(environment)
+      ? 'late'
+      : environment.grants.length
+        ? 'held'
+        : 'none';
+  const late = missing(environment) === 'restart';
+  const text = trans.__('GPU: %1', summary(environment, trans));
+  const said = late ? trans.__('%1, at restart', text) : text;
+  const simulated = state.devices.some(device => device.simulated);
+  return (
+    <button
+      type="button"
+      className={props.className}
+      data-mode={mode}
+      title={
+        simulated
+          ? trans.__('%1 (SIMULATED). Open the GPU panel', said)
+          : trans.__('%1. Open the GPU panel', said)
+      }
+      onClick={props.open}
+    >
+      <gpuIcon.react tag="span" className="jp-Genv-icon" />
+      <span className="jp-Genv-buttonText">{said}</span>
+    </button>
+  );
+}

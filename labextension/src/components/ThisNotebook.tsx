@@ -1,0 +1,229 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+import type { IDevice, IEnvironment, IRequest } from '../api/types';
+import type { ITarget } from '../kernel';
+import type { Busy, IRefusal } from '../state';
+import { amount, deviceLabel, missing } from '../view';
+import { Attach } from './Attach';
+
+/** What can be done for one notebook. */
+export interface INotebookActions {
+  attach(request: IRequest): void;
+  release(): void;
+  restart(): void;
+  dismiss(): void;
+}
+
+export interface IThisNotebookProps {
+  target: ITarget | null;
+  environment: IEnvironment | undefined;
+  devices: readonly IDevice[];
+  busy: Busy | undefined;
+  refusal: IRefusal | undefined;
+  actions: INotebookActions;
+  trans: TranslationBundle;
+}
+
+/** What the notebook in front has, and what to do about it. */
+export function ThisNotebook(props: IThisNotebookProps): JSX.Element {
+  const { target, trans } = props;
+  return (
+    <section
+      className="jp-Genv-section jp-Genv-notebook"
+      aria-label={trans.__('This notebook')}
+      aria-busy={props.busy !== undefined}
+    >
+      <h2 className="jp-Genv-heading">
+        {trans.__('This notebook')}
+        {target && (
+          <span className="jp-Genv-headingNote" title={target.name}>
+            {target.name}
+          </span>
+        )}
+      </h2>
+      <Body {...props} />
+    </section>
+  );
+}
+
+function Body(props: IThisNotebookProps): JSX.Element {
+  const { target, environment, trans } = props;
+  if (!target) {
+    return <Quiet>{trans.__('Open a notebook to give it a GPU.')}</Quiet>;
+  }
+  if (target.id === null || (!environment && target.starting)) {
+    return (
+      <Quiet>
+        {target.starting
+          ? trans.__('The kernel is starting.')
+          : trans.__('No kernel is running.')}
+      </Quiet>
+    );
+  }
+  if (!environment) {
+    return (
+      <Quiet>
+        {trans.__(
+          'This kernel was not started through genv-jupyter, so nothing can be attached from here.'
+        )}
+      </Quiet>
+    );
+  }
+  return <Managed {...props} environment={environment} />;
+}
+
+function Managed(
+  props: IThisNotebookProps & { environment: IEnvironment }
+): JSX.Element {
+  const { environment, refusal, busy, actions, devices, trans } = props;
+  const { grants } = environment;
+  const held = grants.some(grant => grant.state !== 'draining');
+  const draining = grants.some(grant => grant.state === 'draining');
+  const restarting =
+    busy === 'restart' || environment.kernel_state === 'restarting';
+  return (
+    <>
+      {grants.length ? (
+        <Grants {...props} environment={environment} />
+      ) : (
+        <Quiet>
+          {trans.__(
+            'No GPU. Attach one before the first import of a GPU library.'
+          )}
+        </Quiet>
+      )}
+      <div role="status">
+        {restarting ? (
+          <Note>{trans.__('The kernel restarts.')}</Note>
+        ) : (
+          <State {...props} environment={environment} draining={draining} />
+        )}
+      </div>
+      <div role="alert">
+        {refusal && (
+          <Refusal refusal={refusal} dismiss={actions.dismiss} trans={trans} />
+        )}
+      </div>
+      <Attach
+        key={environment.id}
+        devices={devices}
+        holding={held}
+        disabled={busy !== undefined || restarting}
+        attach={actions.attach}
+        release={actions.release}
+        trans={trans}
+      />
+    </>
+  );
+}
+
+function Grants(
+  props: IThisNotebookProps & { environment: IEnvironment }
+): JSX.Element {
+  const { environment, devices, trans } = props;
+  return (
+    <ul className="jp-Genv-grants">
+      {environment.grants.map(grant => {
+        const device = devices.find(one => one.uuid === grant.device);
+        const draining = grant.state === 'draining';
+        return (
+          <li key={grant.device} className="jp-Genv-grant">
+            <span
+              className={`jp-Genv-swatch jp-mod-${draining ? 'draining' : 'mine'}`}
+              aria-hidden="true"
+            />
+            <span className="jp-Genv-deviceLabel" title={grant.device}>
+              {device ? deviceLabel(device, trans) : grant.device.slice(0, 12)}
+            </span>
+            <span className="jp-Genv-amount">{amount(grant, trans)}</span>
+            {draining && (
+              <span className="jp-Genv-tag">{trans.__('draining')}</span>
+            )}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function State(
+  props: IThisNotebookProps & { environment: IEnvironment; draining: boolean }
+): JSX.Element | null {
+  const { environment, draining, actions, busy, trans } = props;
+  const button = (label: string) => (
+    <button
+      type="button"
+      className="jp-Genv-button"
+      disabled={busy !== undefined}
+      onClick={actions.restart}
+    >
+      {label}
+    </button>
+  );
+  if (draining) {
+    const alive = environment.cuda !== 'not_initialized';
+    return (
+      <Note action={alive ? button(trans.__('Restart to free')) : null}>
+        {environment.reason ??
+          trans.__('Given back; its memory is still in use.')}
+      </Note>
+    );
+  }
+  switch (missing(environment)) {
+    case 'restart':
+      return (
+        <Note action={button(trans.__('Restart'))}>
+          {trans.__('Takes effect at restart.')}
+        </Note>
+      );
+    case 'pending':
+      return <Note>{trans.__('The kernel is being told.')}</Note>;
+    case 'unknown':
+      return (
+        <Note action={button(trans.__('Restart'))}>
+          {trans.__('The kernel has not confirmed; a restart makes sure.')}
+        </Note>
+      );
+    default:
+      return null;
+  }
+}
+
+function Refusal(props: {
+  refusal: IRefusal;
+  dismiss: () => void;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { refusal, trans } = props;
+  return (
+    <div className="jp-Genv-refusal">
+      <button
+        type="button"
+        className="jp-Genv-dismiss"
+        aria-label={trans.__('Dismiss')}
+        title={trans.__('Dismiss')}
+        onClick={props.dismiss}
+      >
+        ×
+      </button>
+      <p>{refusal.message}</p>
+      {refusal.hint && <p className="jp-Genv-hint">{refusal.hint}</p>}
+    </div>
+  );
+}
+
+function Note(props: {
+  children: React.ReactNode;
+  action?: React.ReactNode;
+}): JSX.Element {
+  return (
+    <div className="jp-Genv-note">
+      <span>{props.children}</span>
+      {props.action}
+    </div>
+  );
+}
+
+function Quiet(props: { children: React.ReactNode }): JSX.Element {
+  return <p className="jp-Genv-quiet">{props.children}</p>;
+}

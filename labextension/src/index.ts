@@ -1,0 +1,8 @@
+import { commands } from './plugins/commands';
+import { gpu } from './plugins/gpu';
+import { sidebar } from './plugins/sidebar';
+import { statusbar } from './plugins/statusbar';
+import { toolbar } from './plugins/toolbar';
+
+export { IGpu } from './tokens';
+export default [gpu, sidebar, toolbar, statusbar, commands];

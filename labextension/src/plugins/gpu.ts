@@ -1,0 +1,51 @@
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { DisposableSet } from '@lumino/disposable';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { GpuActions } from '../actions';
+import { GpuClient } from '../api/client';
+import { CurrentNotebook } from '../current';
+import { GpuStore } from '../store';
+import { EventStream } from '../stream';
+import { IGpu } from '../tokens';
+
+/** What ends with the plugin. */
+const alive = new DisposableSet();
+
+/** The store, its one stream, and the notebook in front: what all other plugins share. */
+export const gpu: JupyterFrontEndPlugin<IGpu> = {
+  id: 'genv-jupyter:gpu',
+  description: 'Knows who holds which GPU.',
+  autoStart: true,
+  provides: IGpu,
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker | null,
+    translator: ITranslator | null
+  ): IGpu => {
+    const trans = (translator ?? nullTranslator).load('genv_jupyter');
+    const client = new GpuClient(app.serviceManager.serverSettings);
+    const store = new GpuStore();
+    const stream = new EventStream(client, store);
+    const actions = new GpuActions(client, store, trans);
+    const current = new CurrentNotebook(tracker);
+    for (const part of [stream, store, current]) {
+      alive.add(part);
+    }
+    void app.started.then(() => stream.connect());
+    return {
+      store,
+      actions,
+      current,
+      trans,
+      retry: () => void stream.connect()
+    };
+  },
+  deactivate: (): void => {
+    alive.dispose();
+  }
+};

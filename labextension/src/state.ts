@@ -1,0 +1,96 @@
+import type { IDevice, IEnvironment, IEvent, IHealth } from './api/types';
+
+/** What is known of the way to the broker. */
+export type Connection =
+  | { kind: 'connecting' | 'open' | 'absent' | 'disconnected' }
+  | { kind: 'refused'; message: string; hint: string };
+
+/** Why an action was refused: what happened, and what to do next. */
+export interface IRefusal {
+  message: string;
+  hint: string;
+}
+
+export type Busy = 'attach' | 'release' | 'restart';
+
+/** All that the faces show; replaced, never changed. */
+export interface IState {
+  readonly connection: Connection;
+  /** Whether a snapshot has come since the page was opened. */
+  readonly loaded: boolean;
+  readonly health: IHealth | null;
+  readonly devices: readonly IDevice[];
+  readonly environments: ReadonlyMap<string, IEnvironment>;
+  readonly busy: ReadonlyMap<string, Busy>;
+  readonly refusals: ReadonlyMap<string, IRefusal>;
+}
+
+export const INITIAL: IState = {
+  connection: { kind: 'connecting' },
+  loaded: false,
+  health: null,
+  devices: [],
+  environments: new Map(),
+  busy: new Map(),
+  refusals: new Map()
+};
+
+/** Apply a message of the stream; devices and environments that did not change stay the same. */
+export function applyEvent(state: IState, event: IEvent): IState {
+  const fresh = event.snapshot === true;
+  const removed = event.removed ?? [];
+  const devices = new Map(
+    fresh ? [] : state.devices.map(device => [device.uuid, device])
+  );
+  for (const device of event.devices ?? []) {
+    devices.set(device.uuid, device);
+  }
+  const environments = new Map(fresh ? [] : state.environments);
+  for (const environment of event.environments ?? []) {
+    environments.set(environment.id, environment);
+  }
+  for (const id of removed) {
+    devices.delete(id);
+    environments.delete(id);
+  }
+  return {
+    ...state,
+    connection: fresh ? { kind: 'open' } : state.connection,
+    loaded: state.loaded || fresh,
+    health: event.health ?? state.health,
+    devices: [...devices.values()].sort(byIndex),
+    environments,
+    refusals: fresh ? state.refusals : without(state.refusals, removed)
+  };
+}
+
+/** Return a map with one entry set, or gone where the value is null. */
+export function withEntry<T>(
+  map: ReadonlyMap<string, T>,
+  key: string,
+  value: T | null
+): ReadonlyMap<string, T> {
+  const copy = new Map(map);
+  if (value === null) {
+    copy.delete(key);
+  } else {
+    copy.set(key, value);
+  }
+  return copy;
+}
+
+function without<T>(
+  map: ReadonlyMap<string, T>,
+  keys: readonly string[]
+): ReadonlyMap<string, T> {
+  return keys.some(key => map.has(key))
+    ? new Map([...map].filter(([key]) => !keys.includes(key)))
+    : map;
+}
+
+function byIndex(one: IDevice, other: IDevice): number {
+  const order =
+    (one.index ?? Number.MAX_SAFE_INTEGER) -
+    (other.index ?? Number.MAX_SAFE_INTEGER);
+  return order || (one.uuid < other.uuid ? -1 : 1);
+}

@@ -1,0 +1,27 @@
+import { Token } from '@lumino/coreutils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { GpuActions } from './actions';
+import type { CurrentNotebook } from './current';
+import type { GpuStore } from './store';
+
+/** What all plugins of this package share. */
+export interface IGpu {
+  readonly store: GpuStore;
+  readonly actions: GpuActions;
+  readonly current: CurrentNotebook;
+  readonly trans: TranslationBundle;
+  /** Connect again now. */
+  retry(): void;
+}
+
+export const IGpu = new Token<IGpu>(
+  'genv-jupyter:IGpu',
+  'Who holds which GPU, and what can be done about it.'
+);
+
+export namespace CommandIDs {
+  export const attach = 'genv-jupyter:attach';
+  export const release = 'genv-jupyter:release';
+  export const restart = 'genv-jupyter:restart';
+  export const show = 'genv-jupyter:show';
+}

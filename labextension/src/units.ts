@@ -1,0 +1,94 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+const WHOLE = 10_000;
+const SIZES: [string, number][] = [
+  ['GiB', 2 ** 30],
+  ['MiB', 2 ** 20],
+  ['KiB', 2 ** 10]
+];
+const GLYPHS: Record<number, string> = {
+  2500: '¼',
+  5000: '½',
+  7500: '¾'
+};
+
+/** Write bytes as capacities are shown: `23.7 GiB`. */
+export function formatMemory(bytes: number | null): string {
+  if (bytes === null) {
+    return '?';
+  }
+  for (const [unit, size] of SIZES) {
+    if (Math.abs(bytes) >= size) {
+      return `${trim(bytes / size)} ${unit}`;
+    }
+  }
+  return bytes === 0 ? '0 GiB' : `${bytes} B`;
+}
+
+/** Write hundredths of a percent: `50 %`. */
+export function formatShare(compute: number): string {
+  return `${trim(compute / 100)} %`;
+}
+
+/** Write hundredths of a percent as briefly as a button needs it: `½`, `0.3`. */
+export function shortShare(compute: number): string {
+  return GLYPHS[compute] ?? String(compute / WHOLE);
+}
+
+/** Read an amount of memory as `genv_jupyter.units` does; null when it is none. */
+export function parseMemory(text: string): number | null {
+  const match = /^\s*(\d*\.?\d+)\s*(?:([KMGTPE])(i?))?B?\s*$/i.exec(text);
+  if (!match) {
+    return null;
+  }
+  const power = match[2] ? 'KMGTPE'.indexOf(match[2].toUpperCase()) + 1 : 0;
+  const bytes = Math.floor(
+    Number(match[1]) * (match[3] ? 1024 : 1000) ** power
+  );
+  return bytes >= 1 ? bytes : null;
+}
+
+/** The other unit of an amount as it was written: `4G` is `3.7 GiB`, `4GiB` is `4.3 GB`. */
+export function otherUnit(text: string): string {
+  const bytes = parseMemory(text);
+  if (bytes === null) {
+    return '';
+  }
+  return /i/i.test(text) ? `${trim(bytes / 1e9)} GB` : formatMemory(bytes);
+}
+
+/** Write how long ago a moment was: `12 min`, `2 h 05 min`, `4 d`. */
+export function formatAge(
+  since: string,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const minutes = Math.max(0, Math.floor((now - Date.parse(since)) / 60_000));
+  if (minutes < 1) {
+    return trans.__('just now');
+  }
+  if (minutes < 60) {
+    return trans.__('%1 min', minutes);
+  }
+  if (minutes < 48 * 60) {
+    const rest = String(minutes % 60).padStart(2, '0');
+    return trans.__('%1 h %2 min', Math.floor(minutes / 60), rest);
+  }
+  return trans.__('%1 d', Math.floor(minutes / (24 * 60)));
+}
+
+/** Write a moment on the reader's clock, with the day where it is not today. */
+export function formatClock(since: string, now: number): string {
+  const date = new Date(since);
+  const time = date.toLocaleTimeString([], {
+    hour: '2-digit',
+    minute: '2-digit',
+    hourCycle: 'h23'
+  });
+  const today = date.toDateString() === new Date(now).toDateString();
+  return today ? time : `${date.toLocaleDateString()} ${time}`;
+}
+
+function trim(value: number): string {
+  return String(Math.round(value * 10) / 10);
+}

@@ -1,0 +1,174 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { IDevice, IEnvironment, IRequest } from './api/types';
+import { formatMemory, formatShare, shortShare } from './units';
+
+/** A part of a device's bar. `share` is in percent of the bar. */
+export interface ISegment {
+  key: string;
+  kind: 'mine' | 'other' | 'draining' | 'external' | 'unattributed' | 'reserve';
+  /** Alternates between neighbours of one kind, so that their border shows. */
+  odd: boolean;
+  share: number;
+  label: string;
+}
+
+/** Return the bar of a device: grants first, then what outsiders and the driver take. */
+export function segments(
+  device: IDevice,
+  own: string | null,
+  trans: TranslationBundle
+): ISegment[] {
+  const parts: (Omit<ISegment, 'share' | 'odd'> & { bytes: number })[] = [];
+  for (const grant of device.grants) {
+    const mine = grant.environment === own;
+    const draining = grant.state === 'draining';
+    parts.push({
+      key: grant.environment,
+      kind: draining ? 'draining' : mine ? 'mine' : 'other',
+      bytes: grant.memory,
+      label: trans.__(
+        '%1 of %2: %3',
+        grant.name ?? trans.__('a kernel'),
+        grant.user,
+        amount(grant, trans)
+      )
+    });
+  }
+  const outside: [ISegment['kind'], number | null, string][] = [
+    ['external', device.external_memory, trans.__('Other processes')],
+    ['unattributed', device.unattributed_memory, trans.__('Not attributed')],
+    ['reserve', reserve(device), trans.__('Kept free for the driver')]
+  ];
+  for (const [kind, bytes, label] of outside) {
+    if (bytes) {
+      parts.push({
+        key: kind,
+        kind,
+        bytes,
+        label: `${label}: ${formatMemory(bytes)}`
+      });
+    }
+  }
+  const taken = parts.reduce((sum, part) => sum + part.bytes, 0);
+  const whole = Math.max(device.memory_total ?? taken, taken);
+  return parts.map(({ bytes, ...part }, index) => ({
+    ...part,
+    odd: index % 2 === 1,
+    share: whole ? (100 * bytes) / whole : 100 / parts.length
+  }));
+}
+
+/** What can still be granted on a device; null where the driver does not tell. */
+export function freeMemory(device: IDevice): number | null {
+  if (device.memory_usable === null) {
+    return null;
+  }
+  if (device.health === 'lost' || device.grants.some(one => one.exclusive)) {
+    return 0;
+  }
+  const taken = device.grants.reduce((sum, grant) => sum + grant.memory, 0);
+  const outside =
+    (device.external_memory ?? 0) + (device.unattributed_memory ?? 0);
+  return Math.max(0, device.memory_usable - taken - outside);
+}
+
+/** How people call a device: `GPU 0`, or the beginning of its UUID. */
+export function deviceLabel(device: IDevice, trans: TranslationBundle): string {
+  if (device.index === null) {
+    return device.uuid.slice(0, 12);
+  }
+  return device.kind === 'mig'
+    ? trans.__('MIG %1', device.index)
+    : trans.__('GPU %1', device.index);
+}
+
+/** What a grant gives, in words: `whole, 23.5 GiB`, `50 %, 11.8 GiB`, `3.7 GiB`. */
+export function amount(
+  grant: { memory: number; compute: number | null; exclusive: boolean },
+  trans: TranslationBundle
+): string {
+  const memory = formatMemory(grant.memory);
+  if (grant.exclusive) {
+    return trans.__('whole, %1', memory);
+  }
+  return grant.compute === null
+    ? memory
+    : `${formatShare(grant.compute)}, ${memory}`;
+}
+
+/** What an environment has, as briefly as a button needs it: `½`, `2`, `3.7 GiB`, `none`. */
+export function summary(
+  environment: IEnvironment | undefined,
+  trans: TranslationBundle
+): string {
+  const grants = environment?.grants ?? [];
+  if (!grants.length) {
+    return trans.__('none');
+  }
+  const held = grants.filter(grant => grant.state !== 'draining');
+  if (!held.length) {
+    return trans.__('draining');
+  }
+  const first = held[0];
+  if (held.every(grant => grant.exclusive)) {
+    return String(held.length);
+  }
+  const each =
+    first.compute === null
+      ? formatMemory(first.memory)
+      : shortShare(first.compute);
+  return held.length > 1 ? `${held.length} × ${each}` : each;
+}
+
+/** What the running process does not know yet. */
+export function missing(
+  environment: IEnvironment
+): 'restart' | 'pending' | 'unknown' | null {
+  switch (environment.applied) {
+    case 'at_restart':
+      return 'restart';
+    case 'pending':
+    case 'unknown':
+      return environment.applied;
+    default:
+      return null;
+  }
+}
+
+/** What the form holds, as it was typed. */
+export interface IDraft {
+  share: string;
+  memory: string;
+  device: string;
+}
+
+/** Return the request of the form; null when nothing, or no number, was asked for. */
+export function requestOf(draft: IDraft): IRequest | null {
+  const request: IRequest = {};
+  const share = draft.share.trim().replace(',', '.');
+  if (share) {
+    const number = Number(share);
+    if (!Number.isFinite(number)) {
+      return null;
+    }
+    if (number < 1) {
+      request.fraction = number;
+    } else {
+      request.gpus = number;
+    }
+  }
+  if (draft.memory.trim()) {
+    request.memory = draft.memory.trim();
+  }
+  if (draft.device) {
+    request.devices = [draft.device];
+  }
+  return Object.keys(request).length ? request : null;
+}
+
+function reserve(device: IDevice): number {
+  if (device.memory_total === null || device.memory_usable === null) {
+    return 0;
+  }
+  return Math.max(0, device.memory_total - device.memory_usable);
+}

@@ -1,0 +1,93 @@
+import { ReactWidget } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
+import React from 'react';
+import { Panel } from '../components/Panel';
+import type { INotebookActions } from '../components/ThisNotebook';
+import { gpuIcon } from '../icons';
+import type { IGpu } from '../tokens';
+
+const TICK = 30_000;
+
+/** The panel, in the sidebar or in a popover. It works only while it can be seen. */
+export class GpuPanel extends ReactWidget {
+  constructor(private readonly gpu: IGpu) {
+    super();
+    this.id = 'genv-jupyter-panel';
+    this.addClass('jp-Genv');
+    this.node.tabIndex = -1;
+    this.title.icon = gpuIcon;
+    this.title.caption = gpu.trans.__('GPUs');
+    gpu.store.changed.connect(this.refresh, this);
+    gpu.current.changed.connect(this.refresh, this);
+  }
+
+  override render(): JSX.Element {
+    const { store, current, trans } = this.gpu;
+    return (
+      <Panel
+        state={store.state}
+        target={current.target}
+        actions={this.actions}
+        retry={() => this.gpu.retry()}
+        now={Date.now()}
+        trans={trans}
+      />
+    );
+  }
+
+  override dispose(): void {
+    clearInterval(this._timer);
+    super.dispose();
+  }
+
+  protected override onAfterAttach(msg: Message): void {
+    super.onAfterAttach(msg);
+    this.watch();
+  }
+
+  protected override onAfterShow(msg: Message): void {
+    super.onAfterShow(msg);
+    this.watch();
+  }
+
+  protected override onBeforeHide(msg: Message): void {
+    clearInterval(this._timer);
+    super.onBeforeHide(msg);
+  }
+
+  protected override onActivateRequest(): void {
+    const first = this.node.querySelector<HTMLElement>(
+      '.jp-Genv-actions button:enabled, button:enabled'
+    );
+    (first ?? this.node).focus();
+  }
+
+  private watch(): void {
+    clearInterval(this._timer);
+    this._timer = setInterval(() => this.refresh(), TICK);
+    this.refresh();
+  }
+
+  private refresh(): void {
+    if (this.isVisible) {
+      this.update();
+    }
+  }
+
+  private readonly actions: INotebookActions = {
+    attach: request =>
+      this.withKernel(id => this.gpu.actions.attach(id, request)),
+    release: () => this.withKernel(id => this.gpu.actions.release(id)),
+    restart: () => this.withKernel(id => this.gpu.actions.restart(id)),
+    dismiss: () => this.withKernel(id => this.gpu.store.dismiss(id))
+  };
+
+  private withKernel(action: (id: string) => unknown): void {
+    const id = this.gpu.current.target?.id;
+    if (id) {
+      action(id);
+    }
+  }
+
+  private _timer: ReturnType<typeof setInterval> | undefined;
+}

@@ -1,0 +1,74 @@
+import { Widget } from '@lumino/widgets';
+import type { IGpu } from '../tokens';
+import { GpuPanel } from './panel';
+
+const GAP = 4;
+
+/** The panel below a button, where there is no sidebar to open (Notebook 7). */
+export class GpuPopover {
+  constructor(private readonly gpu: IGpu) {}
+
+  toggle(anchor: HTMLElement | null): void {
+    if (this._panel) {
+      this.close();
+    } else {
+      this.open(anchor);
+    }
+  }
+
+  private open(anchor: HTMLElement | null): void {
+    const panel = new GpuPanel(this.gpu);
+    panel.id = 'genv-jupyter-popover';
+    panel.addClass('jp-Genv-popover');
+    panel.addClass('jp-ThemedContainer');
+    const { node } = panel;
+    node.setAttribute('role', 'dialog');
+    node.setAttribute('aria-label', this.gpu.trans.__('GPUs'));
+    node.dataset.lmSuppressShortcuts = 'true';
+    Widget.attach(panel, document.body);
+    const box = anchor?.getBoundingClientRect();
+    const right = box ? document.body.clientWidth - box.right : GAP;
+    node.style.top = `${(box?.bottom ?? 0) + GAP}px`;
+    node.style.right = `${Math.max(GAP, right)}px`;
+    node.style.maxHeight = `calc(100vh - ${(box?.bottom ?? 0) + 3 * GAP}px)`;
+    document.addEventListener('keydown', this.onKey, true);
+    document.addEventListener('pointerdown', this.onPointer, true);
+    this._anchor = anchor;
+    this._panel = panel;
+    requestAnimationFrame(() => panel.activate());
+  }
+
+  private close(): void {
+    document.removeEventListener('keydown', this.onKey, true);
+    document.removeEventListener('pointerdown', this.onPointer, true);
+    const focused = this._panel?.node.contains(document.activeElement);
+    this._panel?.dispose();
+    this._panel = null;
+    if (focused) {
+      this._anchor?.focus();
+    }
+  }
+
+  private readonly onKey = (event: KeyboardEvent): void => {
+    const form = (event.target as Element | null)?.closest?.('.jp-Genv-form');
+    const dialog = document.querySelector('.jp-Dialog');
+    if (event.key === 'Escape' && !form && !dialog) {
+      event.stopPropagation();
+      this.close();
+    }
+  };
+
+  private readonly onPointer = (event: PointerEvent): void => {
+    const target = event.target as Element;
+    const inside =
+      this._panel?.node.contains(target) ||
+      this._anchor?.contains(target) ||
+      target.closest('.jp-Dialog');
+    if (!inside) {
+      this.close();
+    }
+  };
+
+  private _anchor: HTMLElement | null = null;
+  private _panel: GpuPanel | null = null;
+}

@@ -1,0 +1,42 @@
+import { ReactWidget } from '@jupyterlab/ui-components';
+import type { ISignal } from '@lumino/signaling';
+import React from 'react';
+import { Summary } from '../components/Summary';
+import type { ITarget } from '../kernel';
+import type { IGpu } from '../tokens';
+
+/** Whatever knows a notebook's kernel and says when it is another one. */
+export interface ITargetSource {
+  readonly target: ITarget | null;
+  readonly changed: ISignal<unknown, void>;
+}
+
+/** What a notebook has, in its toolbar or in the status bar. */
+export class GpuSummary extends ReactWidget {
+  constructor(
+    private readonly gpu: IGpu,
+    private readonly source: ITargetSource,
+    private readonly look: { className: string; open: () => void }
+  ) {
+    super();
+    this.addClass('jp-Genv-summary');
+    gpu.store.changed.connect(this.refresh, this);
+    source.changed.connect(this.refresh, this);
+  }
+
+  override render(): JSX.Element {
+    return (
+      <Summary
+        state={this.gpu.store.state}
+        target={this.source.target}
+        className={this.look.className}
+        open={this.look.open}
+        trans={this.gpu.trans}
+      />
+    );
+  }
+
+  private refresh(): void {
+    this.update();
+  }
+}
