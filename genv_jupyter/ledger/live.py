@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import astuple
-from sqlalchemy import Engine, Table, select
+from sqlalchemy import Connection, Engine, Table, select
 
 from genv_jupyter.ledger import schema
 from genv_jupyter.ledger.rows import (
@@ -32,6 +33,7 @@ PRAGMAS = {"journal_mode": "WAL", "synchronous": "NORMAL", "foreign_keys": "ON"}
 BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN"}
 
 Trace = Callable[[str, Any], None]
+Row = TypeVar("Row", bound=Struct)
 
 
 class LiveLedger:
@@ -85,18 +87,11 @@ class LiveLedger:
             raise RuntimeError("the ledger is not open")
 
         with self._engine.begin() as connection:
-
-            def rows(kind: Callable[..., Any], table: Table, fields: Sequence[str]) -> Any:
-                found = connection.execute(select(*(table.c[name] for name in fields)))
-                return tuple(kind(**row) for row in found.mappings())
-
             return LiveState(
-                devices=rows(DeviceRow, schema.devices, DeviceRow.__struct_fields__),
-                servers=rows(ServerRow, schema.servers, ServerRow.__struct_fields__),
-                environments=rows(
-                    EnvironmentRow, schema.environments, EnvironmentRow.__struct_fields__
-                ),
-                grants=rows(GrantRow, schema.grants, GrantRow.__struct_fields__),
+                devices=_rows(connection, schema.devices, DeviceRow),
+                servers=_rows(connection, schema.servers, ServerRow),
+                environments=_rows(connection, schema.environments, EnvironmentRow),
+                grants=_rows(connection, schema.grants, GrantRow),
             )
 
     def transaction(self) -> Transaction:
@@ -117,7 +112,8 @@ class LiveLedger:
 class Transaction:
     """Changes that are made together or not at all (see ``LiveLedger.transaction``).
 
-    Every method raises ``Refused`` when the database does not allow the change. Grants keep
+    Every method raises ``Refused`` when the database does not allow the change, and the
+    transaction is lost with it: leaving it raises again where the refusal was caught. Grants keep
     their counters: granted memory, exclusive and shared grants on the device, and granted
     compute of each owner on the device, each bounded by a CHECK constraint.
     """
@@ -130,10 +126,12 @@ class Transaction:
         self._cursor = self._connection.cursor()
         self._driver: Any = engine.dialect.loaded_dbapi
         self._open = False
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Transaction:
         if self._open:
             raise RuntimeError("a transaction is open already")
+        self._failure = None
         self._execute(self._begin, ())
         self._open = True
         return self
@@ -145,14 +143,18 @@ class Transaction:
         where: TracebackType | None,
     ) -> None:
         self._open = False
-        if error is None:
+        failure = self._failure
+        if error is None and failure is None:
             try:
                 self._execute("COMMIT", ())
             except BaseException:
                 self._connection.rollback()
                 raise
-        else:
-            self._connection.rollback()
+            return
+        self._connection.rollback()
+        if error is None and failure is not None:
+            # Somebody caught it: half of a change must not be committed all the same.
+            raise failure
 
     def put_device(self, row: DeviceRow) -> None:
         """Store a device or its new capacities.
@@ -225,7 +227,10 @@ class Transaction:
 
     def _one(self, changed: int, row: GrantRow) -> None:
         if changed != 1:
-            raise Refused(f"grant {row.id} is not, or no longer, what the caller thinks it is")
+            self._failure = Refused(
+                f"grant {row.id} is not, or no longer, what the caller thinks it is"
+            )
+            raise self._failure
 
     def _run(self, statement: Statement, values: Sequence[Any]) -> int:
         """Execute a statement; return how many rows it changed."""
@@ -241,10 +246,21 @@ class Transaction:
         try:
             self._cursor.execute(text, parameters)
         except self._driver.IntegrityError as error:
-            raise Refused(str(error), schema.check_in(str(error))) from error
+            self._failure = Refused(str(error), schema.check_in(str(error)))
+            raise self._failure from error
         except self._driver.Error as error:
-            raise unavailable(self._ledger.path, error) from error
+            self._failure = unavailable(self._ledger.path, error)
+            raise self._failure from error
+        except BaseException as error:  # a value that the driver cannot write
+            self._failure = error
+            raise
         return int(self._cursor.rowcount)
+
+
+def _rows(connection: Connection, table: Table, kind: type[Row]) -> tuple[Row, ...]:
+    names = kind.__struct_fields__
+    found = connection.execute(select(*(table.c[name] for name in names)))
+    return tuple(kind(**dict(zip(names, row, strict=True))) for row in found)
 
 
 def _as_it_was(row: GrantRow) -> tuple[Any, ...]:

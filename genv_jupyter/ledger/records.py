@@ -164,5 +164,7 @@ class RecordsLedger:
             if self._lost:
                 log.warning("%d records could not be kept", self._lost)
                 self._lost = 0
+            for _ in batch:
+                self._queue.task_done()
             if None in batch:
                 return

@@ -21,6 +21,8 @@ from sqlalchemy import (
     ForeignKey,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
+    String,
     Table,
     Text,
     UniqueConstraint,
@@ -160,8 +162,16 @@ events = Table(
 )
 
 
-LIVE = Schema("live", live, ("live-1",))
-RECORDS = Schema("records", records, ("records-1",))
+# Alembic's own table: a new ledger is made, and a present one recognised, without importing it.
+version = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+LIVE = Schema("live", live, ("live_1",))
+RECORDS = Schema("records", records, ("records_1",))
 
 _CHECKS = [
     str(constraint.name)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, StaticPool, create_engine, event
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, insert
 from sqlalchemy.exc import DBAPIError
 
 from genv_jupyter.errors import LedgerNewer, Unavailable
 from genv_jupyter.ledger import files
-from genv_jupyter.ledger.schema import Schema
+from genv_jupyter.ledger.schema import Schema, version
 
 BUSY_SECONDS = 5.0
 _VERSION = "SELECT version_num FROM alembic_version"
@@ -165,7 +165,7 @@ def _prepare(connection: Connection, path: Path, schema: Schema) -> None:
     if not tables:
         _create(connection, schema)
         return
-    if "alembic_version" not in tables:
+    if version.name not in tables:
         raise Damaged("it has tables, and none that tells its version")
     revision = connection.exec_driver_sql(_VERSION).scalar()
     if revision is None:
@@ -181,11 +181,8 @@ def _prepare(connection: Connection, path: Path, schema: Schema) -> None:
 def _create(connection: Connection, schema: Schema) -> None:
     """Make the tables as the last migration would leave them, without importing Alembic."""
     schema.tables.create_all(connection)
-    connection.exec_driver_sql(
-        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
-        "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
-    )
-    connection.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (schema.head,))
+    version.create(connection)
+    connection.execute(insert(version).values(version_num=schema.head))
 
 
 def _migrate(connection: Connection, schema: Schema) -> None:
