@@ -31,6 +31,8 @@ PASSED_ON = {
 # LD_LIBRARY_PATH stays: on some hosts the driver's libraries are found by nothing else.
 _SCRUBBED = re.compile(r"(CUDA|GENV|NVIDIA_VISIBLE)_?.*|NVML_.*|LD_PRELOAD|LD_AUDIT|JPY_.*")
 
+_started: list[subprocess.Popen[bytes]] = []
+
 
 def address(home: str | None = None, simulate: str | None = None) -> str:
     """Return the address of this user's broker: a path, or an abstract name with its NUL.
@@ -130,7 +132,7 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
         for name, value in os.environ.items()
         if name in PASSED_ON or not _SCRUBBED.fullmatch(name)
     }
-    command = [sys.executable, "-m", "genv_jupyter.broker", "--user"]
+    command = [sys.executable, "-m", "genv_jupyter.broker", "--user", "--detach"]
     if replace:
         command.append("--replace")
     try:
@@ -145,45 +147,25 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
         )
     except OSError as error:
         raise BrokerDown(f"The GPU broker could not be started: {error}.") from error
-    try:
-        line = _first_line(process, timeout)
-    except TimeoutError:
-        process.kill()
-        process.wait()
-        raise BrokerDown(
-            f"The GPU broker did not start within {timeout:.0f} s.",
-            hint="`jupyter gpu doctor` says more.",
-        ) from None
-    finally:
+    with process:  # it detaches itself, so there is nothing to wait for
         assert process.stdout is not None and process.stderr is not None
-        process.stdout.close()
-        if process.poll() is None:
-            process.stderr.close()
-    if not line:
-        raise _failed(process)
+        if not select.select([process.stdout], [], [], timeout)[0]:
+            raise BrokerDown(
+                f"The GPU broker did not start within {timeout:.0f} s.",
+                hint="`jupyter gpu doctor` says more.",
+            )
+        line = process.stdout.readline()
+        if not line:
+            raise _failed(process.stderr.read())
     answer = json.loads(line)
     if "code" in answer:
-        process.wait()
         raise from_payload(answer, 503)
 
 
-def _first_line(process: subprocess.Popen[bytes], timeout: float) -> bytes:
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], timeout)
-    if not ready:
-        raise TimeoutError
-    line: bytes = process.stdout.readline()
-    if not line:
-        process.wait(timeout=5)
-    return line
-
-
-def _failed(process: subprocess.Popen[bytes]) -> GpuError:
+def _failed(stderr: bytes) -> GpuError:
     """Turn a broker that ended before its first word into an error with the cause."""
-    assert process.stderr is not None
-    said = process.stderr.read().decode(errors="replace").strip().splitlines()
-    process.stderr.close()
-    last = said[-1] if said else f"it ended with status {process.returncode}"
+    said = stderr.decode(errors="replace").strip().splitlines()
+    last = said[-1] if said else "it ended without a word"
     if "No module named" in last:
         return BrokerDown(
             f"The GPU broker cannot run in this Python environment ({last}).",

@@ -137,6 +137,8 @@ class StatusView(View):
 
     def _room(self) -> list[Block]:
         if not self.devices:
+            if self.health is not None and self.health.driver:
+                return []  # said below
             return [Text("There is no GPU to attach here; `%gpu doctor` says why.", "warn")]
         room = "; ".join(
             f"{words.device_label(device)}: {words.free(device)}" for device in self.devices[:8]
@@ -163,7 +165,7 @@ class DevicesView(View):
         found: list[Block] = []
         if self.health is not None and self.health.driver:
             found.append(Text(self.health.driver, "warn"))
-        if not self.devices:
+        elif not self.devices:
             found.append(Text("There is no GPU here; `%gpu doctor` says why."))
         fills: set[Fill] = set()
         for device in self.devices:
