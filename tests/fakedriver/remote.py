@@ -133,10 +133,15 @@ class Remote:
         self._process.stdin.write(json.dumps(source) + "\n")
         self._process.stdin.flush()
 
+    def has_answered(self, within: float) -> bool:
+        """Return whether the answer comes within that many seconds."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], within)[0])
+
     def answer(self, timeout: float = 60.0) -> Any:
         """Return the answer to ``begin``; fail if there is none."""
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], timeout)[0]:
+        if not self.has_answered(within=timeout):
             raise AssertionError("The process does not answer.")
         line = self._process.stdout.readline()
         if not line:

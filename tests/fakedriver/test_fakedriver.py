@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,9 +24,16 @@ from tests.fakedriver.fixtures import MakeDriver
 from tests.fakedriver.remote import Remote, bare
 
 OUT_OF_MEMORY, UNAVAILABLE, NO_DEVICE, UNKNOWN = 2, 46, 100, 999
-NOT_SUPPORTED, NOT_FOUND, NOT_LOADED, LOST = 3, 6, 9, 15
+UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, NOT_LOADED, LOST = 1, 3, 6, 9, 15
 NO_INSTANCE = 0xFFFFFFFF
 CONTEXT = 300 * MIB
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
+    until = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < until, "It does not happen."
+        time.sleep(0.002)
 
 
 # ---- memory and processes ----
@@ -94,6 +103,19 @@ def test_racing_processes_never_get_more_than_there_is(fake_driver: MakeDriver) 
         assert sum(context.memory for context in driver.contexts()) == total
 
 
+def test_table_is_changed_by_one_process_at_a_time(fake_driver: MakeDriver) -> None:
+    driver = fake_driver()
+    with Remote(driver) as process:
+        process("cuda.cuInit(0); context()")
+        with Path(driver.environ["FAKEDRIVER_STATE"]).open("rb") as table:
+            fcntl.flock(table, fcntl.LOCK_EX)
+            process.begin("allocate(2**20)")
+            assert not process.has_answered(within=0.3)
+            assert driver.contexts()[0].memory == CONTEXT
+        assert process.answer() == 0
+        assert driver.contexts()[0].memory == CONTEXT + MIB
+
+
 def test_killed_process_frees_everything_even_in_the_middle(fake_driver: MakeDriver) -> None:
     driver = fake_driver()
     with Remote(driver) as watcher:
@@ -102,8 +124,7 @@ def test_killed_process_frees_everything_even_in_the_middle(fake_driver: MakeDri
             with Remote(driver) as victim:
                 victim("cuda.cuInit(0); context()")
                 victim.begin("[cuda.cuMemFree(cuda.cuMemAlloc(2**20)[1]) for _ in range(10**9)]")
-                while driver.contexts()[0].memory == CONTEXT:
-                    pass  # it has begun
+                wait_until(lambda: driver.contexts()[0].memory > CONTEXT)  # it has begun
                 victim.signal(signal.SIGKILL)
                 victim.wait()
             assert watcher("processes(gpus[0]), used(gpus[0])") == [[], 0]
@@ -126,8 +147,8 @@ def test_what_was_held_before_an_exec_is_gone(fake_driver: MakeDriver) -> None:
     with Remote(driver) as process:
         process("cuda.cuInit(0); context()")
         process.begin("os.execve(sys.executable, sys.orig_argv, {**os.environ, 'AFTER': 'exec'})")
-        while b"AFTER=exec" not in Path(f"/proc/{process.pid}/environ").read_bytes():
-            time.sleep(0.01)
+        environ = Path(f"/proc/{process.pid}/environ")
+        wait_until(lambda: b"AFTER=exec" in environ.read_bytes())
         process("cuda.cuInit(0)")
         assert driver.contexts() == []
 
@@ -246,8 +267,7 @@ def test_hanging_call_yields_to_sigkill_only(fake_driver: MakeDriver) -> None:
         process("gpus = started()")
         assert process("nvml.nvmlDeviceGetName(gpus[0])") == "NVIDIA Fake 24GiB"
         process.begin("nvml.nvmlDeviceGetName(gpus[1])")
-        while not blocks_sigterm(process.pid):
-            time.sleep(0.01)  # it is not in the call yet
+        wait_until(lambda: blocks_sigterm(process.pid))  # it is in the call
         process.signal(signal.SIGTERM)
         driver.heal()  # others go on; who is stuck stays so
         assert other("nvml.nvmlDeviceGetName(started()[1])") == "NVIDIA Fake 24GiB"
@@ -276,8 +296,11 @@ def test_device_plugged_in_shows_after_the_next_init(fake_driver: MakeDriver) ->
     with Remote(driver) as process:
         process("gpus = started()")
         driver.add_device(device(2))
+        process("nvml.nvmlInit()")  # the second of two: nothing is enumerated
         assert process("nvml.nvmlDeviceGetCount()") == 2
-        process("nvml.nvmlShutdown(); gpus = started()")
+        process("nvml.nvmlShutdown(); nvml.nvmlShutdown()")
+        assert process("nvml.nvmlDeviceGetCount()") == {"nvml": UNINITIALIZED}
+        process("gpus = started()")
         assert process("[nvml.nvmlDeviceGetUUID(gpu) for gpu in gpus]") == [
             uuid(0),
             uuid(1),
