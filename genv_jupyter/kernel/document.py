@@ -44,9 +44,9 @@ class Title(Struct, frozen=True):
     small: bool = False
 
     def lines(self) -> list[str]:
-        if not self.mark:
-            return [self.text]
-        return [f"{self.text:<{WIDTH - len(self.mark) - 1}} {self.mark}"]
+        room = WIDTH - (len(self.mark) + 1 if self.mark else 0)
+        first, *rest = textwrap.wrap(self.text, room) or [""]
+        return [f"{first:<{room}} {self.mark}" if self.mark else first, *rest]
 
     def html(self) -> str:
         size = "1em" if self.small else "1.1em"

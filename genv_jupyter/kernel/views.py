@@ -96,7 +96,10 @@ class StatusView(View):
             found.append(Title(self.head or self._nothing(), mark))
             found.extend(self._room())
         if environment is not None and environment.reason:
-            found.append(Text(environment.reason, "warn"))
+            reason = environment.reason
+            if self.terminal and environment.cuda == "initialized":
+                reason = "CUDA still holds the device in this IPython: leave it to free the device."
+            found.append(Text(reason, "warn"))
         found.extend(Text(remark, "warn") for remark in self.remarks)
         if self.health is not None and self.health.driver:
             found.append(Text(self.health.driver, "warn"))
@@ -112,7 +115,7 @@ class StatusView(View):
     def _nothing(self) -> str:
         here = words.here(self.environment, self.terminal)
         if self.visible == "":
-            return f"{here} has no GPU: they are hidden from it until one is attached."
+            return f"{here} has no GPU: they are hidden until one is attached."
         return f"{here} has no grant."
 
     def _grants(self, environment: Environment) -> Table:

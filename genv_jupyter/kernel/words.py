@@ -59,7 +59,8 @@ def asked(request: Request | None) -> str:
     if request.memory is not None:
         parts.append(echo_memory(request.memory))
     if request.devices:
-        parts.append("on " + ", ".join(request.devices))
+        several = "device" if len(request.devices) == 1 else "devices"
+        parts.append(f"{several} {', '.join(request.devices)}")
     return ", ".join(parts)
 
 
