@@ -21,7 +21,6 @@ from genv_jupyter.model import (
     Request,
 )
 
-
 _WEAKEST_FIRST: tuple[Applied, ...] = ("unknown", "pending", "at_restart", "live")
 
 
