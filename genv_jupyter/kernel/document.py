@@ -107,7 +107,9 @@ class Meter(Struct, frozen=True):
             filled = min(1.0, filled + part)
             bar += _SIGN[fill] * (round(filled * width) - len(bar))
         start = f"  [{bar:-<{width}}] "
-        said = textwrap.wrap(self.caption, WIDTH - len(start)) or [""]
+        whole = ", ".join(part.replace(" ", "\xa0") for part in self.caption.split(", "))
+        wrapped = textwrap.wrap(whole, WIDTH - len(start)) or [""]  # between parts only
+        said = [line.replace("\xa0", " ") for line in wrapped]
         return [start + said[0], *(" " * len(start) + line for line in said[1:])]
 
     def html(self) -> str:

@@ -7,7 +7,7 @@ from genv_jupyter.kernel.views import PageView
 
 TEXT = """\
 %gpu                         what this kernel has, and what is free
-%gpu attach 0.5              half of a GPU: half of its memory, a compute ceiling
+%gpu attach 0.5              half of a GPU: of its memory, and of compute
 %gpu attach 1                a whole GPU, for this kernel alone (2: two of them)
 %gpu attach --memory 4G      a place of 4 GB on a shared GPU, no compute ceiling
       --device D             this GPU: index, UUID, or the beginning of a UUID

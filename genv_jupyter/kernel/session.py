@@ -116,7 +116,7 @@ class Session:
 
     def status(self, *, head: str = "", environment: Environment | None = None) -> StatusView:
         """Return what this process has, and what there is."""
-        environment = environment or self.environment()
+        environment = environment or self._synced(self.environment())
         remarks = self.remarks(environment)
         if not head:
             remarks += self.origin(environment)
@@ -129,6 +129,20 @@ class Session:
             head=head,
             remarks=remarks,
         )
+
+    def _synced(self, environment: Environment | None) -> Environment | None:
+        """Apply what was attached or released from elsewhere and has not reached this process."""
+        if environment is None or environment.environ is None:
+            return environment
+        if environment.applied not in ("pending", "unknown") and environment.state != "draining":
+            return environment
+        return self._applied(environment)[0]
+
+    def _applied(self, environment: Environment) -> tuple[Environment, list[str]]:
+        """Make this process see its grants, and tell the broker; also: who may need a restart."""
+        done = live.apply_environ(environment.environ or {})
+        patch = EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
+        return self.client.patch(environment.id, patch), done["forget"]
 
     def origin(self, environment: Environment | None) -> list[str]:
         """Say so when no Jupyter server of ours started this process."""
@@ -189,13 +203,10 @@ class Session:
         after = self.client.attach(before.id, request, cuda=cuda, restart=restart)
         if restart and (after.applied != "live" or _held(before) != _held(after)):
             self._restart(after, "Attached; the kernel restarts now to see it.")
-        done = live.apply_environ(after.environ or {})
-        after = self.client.patch(
-            after.id, EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
-        )
+        after, forget = self._applied(after)
         same = before.applied == "live" and _held(before) == _held(after)
         view = self.status(environment=after, head="Attached already." if same else "Attached.")
-        view.remarks += tuple(self._after_attach(after, done["forget"], same))
+        view.remarks += tuple(self._after_attach(after, forget, same))
         return view
 
     def _after_attach(self, after: Environment, forget: list[str], same: bool) -> list[str]:

@@ -202,7 +202,7 @@ class DevicesView(View):
 
     def _caption(self, device: Device) -> str:
         said = [words.free(device)]
-        if device.grants and words.free_memory(device) is not None:
+        if words.free_memory(device) not in (None, device.memory_usable):
             said = [f"{words.free(device)} of {format_memory(device.memory_usable)}"]
         if device.memory_used is not None:
             used = format_memory(device.memory_used) if device.memory_used else "nothing"
@@ -257,6 +257,7 @@ class EnvironmentsView(View):
         ordered = sorted(self.environments, key=lambda it: (not it.grants, it.user, it.created))
         rows = tuple(
             (
+                it.id[:8],
                 words.label(it) + (" (here)" if it.id == self.mine else ""),
                 it.user,
                 _state(it),
@@ -269,7 +270,7 @@ class EnvironmentsView(View):
             )
             for it in ordered
         )
-        return [title, Table(("name", "user", "state", "holds"), rows)]
+        return [title, Table(("id", "name", "user", "state", "holds"), rows)]
 
 
 def _state(environment: Environment) -> str:

@@ -84,17 +84,16 @@ def free(device: Device) -> str:
         return "lost"
     if room == 0:
         return "nothing free"
-    if not device.grants:
+    outside = device.external_memory or device.unattributed_memory
+    if not device.grants and not outside:
         return f"all free ({format_memory(room)})"
     return f"{format_memory(room)} free"
 
 
 def label(environment: Environment) -> str:
     """Return what people call an environment."""
-    if environment.name:
-        return environment.name
     kinds = {"kernel": "kernel", "shell": "terminal", "command": "command"}
-    return f"{kinds[environment.kind]} {environment.id[:8]}"
+    return environment.name or f"a {kinds[environment.kind]}"
 
 
 def holder(grant: DeviceGrant) -> str:

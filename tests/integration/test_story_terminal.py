@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -125,6 +126,8 @@ def test_story(driver: FakeDriver, terminal: Callable[[str], Terminal]) -> None:
     assert "leave it to free" in llm("%gpu release")
     assert "llm of" in debug("%gpu attach 1") and "draining" in debug("%gpu attach 1")
     llm.leave()
+    while "llm" in {env.name for env in Client().environments()}:
+        time.sleep(0.1)  # until the broker has seen its end; the test's timeout is the limit
     assert "all free" in debug("%gpu devices")
     assert "CUDA is already initialised" in viz("%gpu attach 1"), "too late there"
     assert "Attached." in debug("%gpu attach 1")

@@ -1,0 +1,72 @@
+"""What is typed after `%gpu`, and how sizes and grants are said."""
+
+from __future__ import annotations
+
+import pytest
+
+from genv_jupyter.errors import GpuError
+from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel.help import TEXT
+from genv_jupyter.kernel.parsing import Command, read
+from genv_jupyter.model import Request
+
+
+@pytest.mark.parametrize(
+    ("line", "request_"),
+    [
+        ("attach 0.5", Request(fraction=0.5)),
+        ("attach 1", Request(gpus=1)),
+        ("attach 1.0", Request(gpus=1)),
+        ("attach 2 --memory 10G", Request(gpus=2, memory="10G")),
+        ("attach --memory '4 GiB'", Request(memory="4 GiB")),
+        ('attach --name "my model" 0.25', Request(fraction=0.25, name="my model")),
+        ("attach --device 0 --device GPU-1,GPU-2", Request(devices=("0", "GPU-1", "GPU-2"))),
+        (
+            "attach -d 0 -m 4G -n x -p 2",
+            Request(devices=("0",), memory="4G", name="x", processes=2),
+        ),
+        ("attach", Request()),
+    ],
+)
+def test_attach_is_read(line: str, request_: Request) -> None:
+    assert read(line) == Command(verb="attach", request=request_)
+
+
+def test_other_verbs_are_read() -> None:
+    assert read("") == read("status") == Command(verb="status")
+    assert read("release") == read("detach") == Command(verb="detach")
+    assert read("release --device GPU-1 --restart").restart
+    assert read("attach 0.5 --restart").restart
+    assert read("--help") == read("attach 0.5 -h") == Command(verb="help")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("frob", "bad_request"),
+        ("attach 'half", "bad_request"),
+        ("attach --mem 4G", "bad_request"),
+        ("attach 0.5 0.5", "bad_request"),
+        ("attach x", "bad_request"),
+        ("attach nan", "out_of_range"),
+        ("attach 0", "out_of_range"),
+        ("attach -1", "out_of_range"),
+        ("attach 1.5", "out_of_range"),
+        ("attach 1 --processes many", "bad_request"),
+        ("devices all", "bad_request"),
+        ("release 0.5", "bad_request"),
+    ],
+)
+def test_what_cannot_be_read_has_a_code_and_a_hint(line: str, code: str) -> None:
+    with pytest.raises(GpuError) as caught:
+        read(line)
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+def test_help_names_every_verb_and_option() -> None:
+    for verb in parsing.VERBS:
+        assert verb in ("status", "help") or f"%gpu {verb}" in TEXT
+    for options in parsing.OPTIONS.values():
+        for option in options:
+            assert option in TEXT
