@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -422,6 +423,33 @@ def test_the_trace_sees_every_statement_and_its_parameters(ledger: LiveLedger) -
     assert 100 in seen[2][1]  # type: ignore[operator]
 
 
+def test_two_connections_that_race_never_grant_more_than_there_is(
+    backend: SqliteBackend, ledger: LiveLedger
+) -> None:
+    room, tries = 10, 12
+
+    def grab(first: int) -> int:
+        mine = backend.ledger()
+        mine.open()
+        got = 0
+        for number in range(first, first + tries):
+            try:
+                with mine.transaction() as t:
+                    t.put_environment(environment(f"racer {number}"))
+                    t.add_grant(grant(number, f"racer {number}", counted_memory=MEMORY // room))
+            except Refused:
+                continue
+            got += 1
+        mine.close()
+        return got
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(grab, (100, 200))) == room
+    state = ledger.load()
+    assert counters(ledger) == sums(state)
+    assert len(state.environments) == 4 + room
+
+
 # -- crashes ---------------------------------------------------------------------------------------
 
 _CHILD = """
@@ -650,5 +678,5 @@ def test_counters_are_the_sums_of_the_rows_after_any_sequence(kind: str) -> None
     machine = type("Machine", (Machine,), {"backend": BACKENDS[kind]})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=40, stateful_step_count=30, deadline=None, database=None),
+        settings=settings(max_examples=25, stateful_step_count=30, deadline=None, database=None),
     )

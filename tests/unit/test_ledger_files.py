@@ -42,7 +42,7 @@ def fill(path: Path) -> None:
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int, int]]:
     """Return every file there: what is in it, its mode, and when it was changed."""
-    found = {}
+    found = {".": (b"", 0, directory.stat().st_mtime_ns)}  # so that a file that came and went shows
     for file in sorted(directory.iterdir()):
         data, status = file.read_bytes(), file.stat()
         found[file.name] = (data, status.st_mode, status.st_mtime_ns)
@@ -175,7 +175,14 @@ def _table_missing(path: Path) -> None:
         connection.execute("DROP TABLE grants")
 
 
-DAMAGES = [_no_database, _overwritten, _cut_off, _half_written, _no_revision, _table_missing]
+DAMAGES = {
+    _no_database: "not a database",
+    _overwritten: "",
+    _cut_off: "",
+    _half_written: "has tables",
+    _no_revision: "does not tell its version",
+    _table_missing: "no table 'grants'",
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -195,6 +202,7 @@ def test_a_damaged_ledger_is_set_aside_and_a_new_one_made(
         assert aside.read_bytes() == before
     assert str(aside) in notice
     assert "new one" in notice
+    assert DAMAGES[damage] in notice
     assert ledger.open() == []
     assert ledger.load().environments == (NOBODY,)
     ledger.close()
@@ -207,14 +215,14 @@ def test_setting_aside_never_overwrites_what_was_set_aside_before(
     for number in range(3):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.write_bytes(b"%d" % number * 5000)
-        path.with_name("ledger.sqlite-wal").write_bytes(b"log %d" % number)
+        if number != 1:
+            path.with_name("ledger.sqlite-wal").write_bytes(b"log %d" % number)
         files.set_aside(path)
     asides = sorted(path.parent.glob("*.damaged-*"))
     assert {file.name: file.read_bytes()[:5] for file in asides} == {
         "ledger.sqlite.damaged-20300101T000000Z": b"00000",
         "ledger.sqlite.damaged-20300101T000000Z-wal": b"log 0",
         "ledger.sqlite.damaged-20300101T000000Z-2": b"11111",
-        "ledger.sqlite.damaged-20300101T000000Z-2-wal": b"log 1",
         "ledger.sqlite.damaged-20300101T000000Z-3": b"22222",
         "ledger.sqlite.damaged-20300101T000000Z-3-wal": b"log 2",
     }
@@ -326,6 +334,21 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match="cannot be used"):
         LiveLedger(tmp_path / "file" / "gpu" / "ledger.sqlite").open()
+
+
+def test_a_transaction_holds_the_ledger_from_its_beginning(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    first, second = LiveLedger(path), LiveLedger(path)
+    assert first.open() == second.open() == []
+    with first.transaction(), pytest.raises(Unavailable, match="locked"), second.transaction():
+        pass
+    with second.transaction() as t:
+        t.put_environment(NOBODY)
+    assert first.load().environments == (NOBODY,)
+    first.close()
+    second.close()
 
 
 # -- migrations ------------------------------------------------------------------------------------
