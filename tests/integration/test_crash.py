@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ def _start(number: int) -> Verb:
 def _run(number: int) -> Verb:
     def verb(bench: Bench) -> object:
         return bench.tell(
-            KERNELS[number], phase="running", launch=1, pid=bench.children[number].pid
+            KERNELS[number], phase="running", launch=1, pid=bench.children[number + 1].pid
         )
 
     return verb
@@ -87,23 +88,30 @@ def state_of(bench: Bench) -> State:
     }
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The server and the kernels: they live through every crash of the broker."""
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+
+
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Callable[[], Bench]]:
+def fresh(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> Iterator[Callable[[], Bench]]:
     made: list[Bench] = []
 
     def make() -> Bench:
-        bench = Bench.__new__(Bench)
-        number = len(made)
-        bench.server = SERVER
-        if made:
-            bench.children = made[0].children
-        Bench.__init__(bench, tmp_path / f"{number}.sqlite")
-        made.append(bench)
-        return bench
+        path = tmp_path / f"{len(made)}.sqlite"
+        made.append(Bench(path, server=SERVER, children=processes))
+        return made[-1]
 
     yield make
     for bench in made:
-        bench.close()
+        bench.broker.close()
 
 
 def expected_states(bench: Bench) -> list[State]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -35,18 +36,24 @@ class Clock:
 class Bench:
     """A broker, its devices, and the processes that play servers and kernels."""
 
-    def __init__(self, path: Path, spec: str = "2x24GiB", policy: Policy | None = None) -> None:
-        import os
-
+    def __init__(
+        self,
+        path: Path,
+        spec: str = "2x24GiB",
+        policy: Policy | None = None,
+        *,
+        server: str | None = None,
+        children: list[subprocess.Popen[bytes]] | None = None,
+    ) -> None:
         self.path = path
         self.policy = policy
         self.source = SimulatedSource.from_spec(spec)
         self.clock = Clock()
         self.me = Principal(realm="local", id=str(os.getuid()), name=user_name(os.getuid()))
-        self.children: list[subprocess.Popen[bytes]] = []
-        self.server = str(uuid.uuid4())
+        self.children = [] if children is None else children
+        self.server = server or str(uuid.uuid4())
         self.broker = self.open()
-        self.server_process = self.process()
+        self.server_process = self.children[0] if self.children else self.process()
         self.register()
 
     def open(self) -> Broker:
