@@ -19,7 +19,7 @@ TEXT = """\
       --restart              restart the kernel, if its CUDA still holds the GPU
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
-%gpu doctor                  driver, pool, broker, and how strong limits are here"""
+%gpu doctor                  driver, pool, broker, and how strong limits are"""
 
 NOTES = (
     "4G is 4·10⁹ bytes, 4GiB is 4·2³⁰. Attaching again replaces the request; when it is refused, "

@@ -174,9 +174,10 @@ class DevicesView(View):
         for device in self.devices:
             parts = self._parts(device)
             fills.update(fill for fill, part in parts if part)
-            name = " ".join(filter(None, (words.device_label(device), device.name or "")))
-            mark = words.mark([device])
-            found.append(Title(f"{name}, {words.short(device.uuid)}", mark, small=True))
+            label, uuid = words.device_label(device), words.short(device.uuid)
+            name = f"{label} {device.name}" if device.name else label
+            title = name if label == uuid else f"{name}, {uuid}"
+            found.append(Title(title, words.mark([device]), small=True))
             if device.health != "ok":
                 found.append(Text(_HEALTH[device.health], "warn"))
             found.append(Meter(parts, self._caption(device)))
