@@ -150,6 +150,7 @@ class Applier:
                     reply = await _execute(client, expression, subshell)
                     if reply["status"] != "aborted":
                         return _result(reply)
+                    self._log.debug("kernel %s aborted its queue: asking again", kernel)
                     await asyncio.sleep(_ABORTED_PAUSE)
             finally:
                 if subshell is not None:

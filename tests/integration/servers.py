@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import json
 import queue
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,9 +74,12 @@ class Server:
         )
 
     async def start_kernel(self, name: str = "python3") -> str:
-        answer = await self.call("POST", "api", "kernels", body={"name": name})
+        answer = await self.call("POST", "api", "kernels", body={"name": name, "path": ""})
         assert answer.status == 201, answer.body
-        return str(answer.json["id"])
+        kernel = str(answer.json["id"])
+        async with self.talk(kernel):  # a kernel says "idle" only after its first request
+            await self.known(kernel, kernel_state="idle")
+        return kernel
 
     async def open_notebook(
         self, path: str, name: str = "python3", kind: str = "notebook"
@@ -195,10 +201,71 @@ def server(
     jp_asyncio_loop: Any,
 ) -> Iterator[Server]:
     """A running server; it leaves, with its kernels, before its broker does."""
-    yield Server(jp_serverapp, jp_fetch)
+    running = Server(jp_serverapp, jp_fetch)
+
+    async def ready() -> bool:
+        return (await running.gpu("GET", "health")).status == 200
+
+    jp_asyncio_loop.run_until_complete(eventually(ready, "a broker"))
+    yield running
 
     async def leave() -> None:
         await jp_serverapp.cleanup_extensions()
         await jp_serverapp.cleanup_kernels()
 
     jp_asyncio_loop.run_until_complete(leave())
+
+
+AddKernelspec = Callable[..., str]
+
+
+@pytest.fixture
+def add_kernelspec(jp_environ: None, jp_data_dir: Path) -> AddKernelspec:
+    """Install a kernelspec for this test."""
+
+    def add(
+        name: str,
+        argv: Sequence[str],
+        *,
+        language: str = "python",
+        env: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        provisioner: str = "genv-provisioner",
+    ) -> str:
+        directory = jp_data_dir / "kernels" / name
+        directory.mkdir(parents=True)
+        spec: dict[str, Any] = {
+            "argv": list(argv),
+            "display_name": name,
+            "language": language,
+            "env": dict(env or {}),
+        }
+        if config is not None:
+            spec["metadata"] = {
+                "kernel_provisioner": {"provisioner_name": provisioner, "config": dict(config)}
+            }
+        (directory / "kernel.json").write_text(json.dumps(spec))
+        return name
+
+    return add
+
+
+IPYKERNEL = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
+
+
+@pytest.fixture(scope="session")
+def foreign_python(pytestconfig: pytest.Config) -> str:
+    """A Python environment of its own with an older ipykernel, without subshells and without us.
+
+    Made once, and kept in pytest's cache.
+    """
+    cache = pytestconfig.cache
+    assert cache is not None
+    directory = cache.mkdir("foreign-environment")
+    python = directory / "bin" / "python"
+    done = directory / "done"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "ipykernel<7"], check=True)
+        done.touch()
+    return str(python)
