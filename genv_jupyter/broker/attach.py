@@ -16,7 +16,7 @@ from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
-from genv_jupyter.broker.release import may_let_go, proof_of
+from genv_jupyter.broker.release import FRESH, may_let_go, proof_of
 from genv_jupyter.broker.views import environ_for
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
@@ -24,9 +24,6 @@ from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Applied, Cuda, Request, Want
 from genv_jupyter.placement import Placed, place, satisfied
-
-FRESH = 2.0
-"""Seconds for which placement trusts a reading."""
 
 
 class Attempt(Struct, kw_only=True):
@@ -207,7 +204,6 @@ def _confirm(
                 change.change_grant(grant, replaced(grant, state="draining"))
         change.put_environment(new)
         failpoints.reach("inside_confirm")
-    core.outdate()
     for part in placed:
         core.record("GrantAdded", row, device=part.device, memory=part.memory, compute=part.compute)
     if applied == "pending" and not attempt.by_process and row.server:

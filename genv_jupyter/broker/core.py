@@ -12,7 +12,7 @@ from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
 from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
 from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow
-from genv_jupyter.model import Principal
+from genv_jupyter.model import Principal, Process
 from genv_jupyter.policy import Policy
 from genv_jupyter.slots import Slot
 from genv_jupyter.units import WHOLE
@@ -51,6 +51,7 @@ class Core:
         self.attribution = Attribution(books)
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}
+        self.processes: dict[str, list[Process]] = {}
         self.notices: list[str] = []
         self.quiet_since: dict[int, float] = {}
         self._read_at = float("-inf")
@@ -131,8 +132,7 @@ class Core:
     def absorb(self, inventory: Inventory) -> None:
         """Take in a reading: slots, health, external memory, and who uses what."""
         self._read_at = time.monotonic()
-        changed = inventory is not self.inventory
-        if not changed and not any(device.processes for device in inventory.devices):
+        if inventory == self.inventory and not any(d.processes for d in inventory.devices):
             return
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
             self._pools.clear()
@@ -142,6 +142,10 @@ class Core:
         self.inventory = inventory
         before = self.usage
         self.usage = self.attribution.join(inventory)
+        self.processes = {}
+        for usage in self.usage.values():
+            for environment, seen in usage.own.items():
+                self.processes.setdefault(environment, []).extend(seen)
         for device in inventory.devices:
             self._fit(device)
         for uuid in self.books.slots.keys() - self.usage.keys():

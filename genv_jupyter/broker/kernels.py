@@ -38,7 +38,7 @@ def put_server(core: Core, principal: Principal, server: str, report: ServerRepo
         pid=report.pid,
         start=_start_of(principal, report.pid),
         version=report.version[:_MAX_TEXT],
-        pool=report.pool,
+        pool=_resolved(core, report.pool),
         name=_short(report.name),
     )
     if row == old:
@@ -94,7 +94,6 @@ def put_kernel(
         failpoints.reach("inside_report")
     failpoints.reach("after_report")
     if report.phase is not None or report.cuda is not None:
-        core.refresh()
         settle(core, new)
     return books.environments[kernel]
 
@@ -111,7 +110,6 @@ def end_kernel(core: Core, principal: Principal, server: str, kernel: str) -> No
                 msgspec.structs.replace(row, server=None, state="granted", reason=ENDING)
             )
         return
-    core.refresh()
     end_environment(core, row, "the kernel was shut down")
 
 
@@ -163,7 +161,6 @@ def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> Environmen
         change.put_environment(new)
         _apply_report(core, change, new, report)
     if body.cuda is not None:
-        core.refresh()
         settle(core, new)
     return core.books.environments[row.id]
 
@@ -275,6 +272,12 @@ def _apply_report(core: Core, change: Change, row: EnvironmentRow, report: Kerne
             new = as_wanted(new)  # a new process starts with what is wanted; nothing older counts
         if new != grant:
             change.change_grant(grant, new)
+
+
+def _resolved(core: Core, pool: str | None) -> str | None:
+    """Turn a pool's numbers into UUIDs once: numbers shift when a device falls off the bus."""
+    uuids = () if pool is None else core.pool(pool).uuids
+    return ",".join(uuids) or pool
 
 
 def _kernels_of(core: Core, server: str) -> list[EnvironmentRow]:

@@ -15,7 +15,11 @@ from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Cuda, Want
 
+FRESH = 2.0
+"""Seconds for which placement trusts a reading."""
 RESTART_TO_FREE = "CUDA still holds the device in this kernel: restart to free it."
+SETTLE_AGE = 0.1
+"""Seconds for which a reading tells whether a device is left; the housekeeper has just read."""
 UNCONFIRMED = "Waiting for the kernel to confirm that it has let go of the device."
 
 
@@ -70,7 +74,9 @@ def detach(
         )
     if not grants:
         return row
-    core.refresh()
+    # Without children nothing but the process itself, which has just spoken, can be on a device.
+    childless = row.pid is not None and not processes.has_children(row.pid)
+    core.refresh(FRESH if childless else 0.0)
     proof = proof_of(row, cuda)
     failpoints.reach("before_release")
     with books.change() as change:
@@ -84,7 +90,6 @@ def detach(
         )
         change.put_environment(new)
         failpoints.reach("inside_release")
-    core.outdate()
     failpoints.reach("after_release")
     for grant in grants:
         event = "GrantDraining" if grant in draining else "GrantReleased"
@@ -105,11 +110,14 @@ def _let_go(core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, pr
 
 def settle(core: Core, row: EnvironmentRow) -> None:
     """End the draining grants of an environment that nothing is left of."""
+    draining = [g for g in core.books.grants_of(row.id) if g.state == "draining"]
+    if not draining:
+        return
+    core.refresh(SETTLE_AGE)
     over = [
         grant
-        for grant in core.books.grants_of(row.id)
-        if grant.state == "draining"
-        and (may_let_go(core, row, grant, row.cuda) or _quiet(core, row, grant))
+        for grant in draining
+        if may_let_go(core, row, grant, row.cuda) or _quiet(core, row, grant)
     ]
     if not over:
         return

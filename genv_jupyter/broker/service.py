@@ -111,7 +111,7 @@ class Broker:
     def devices(self, server: str | None = None) -> list[Device]:
         """Return all devices, or those of a server's pool."""
         with self.lock:
-            self.core.refresh(attach.FRESH)
+            self.core.refresh(release.FRESH)
             return [views.device_view(self.core, uuid) for uuid in self._uuids(server)]
 
     def environments(self, principal: Principal) -> list[Environment]:

@@ -114,11 +114,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         reason=row.reason,
         pid=row.pid if mine else None,
         environ=environ_for(core, row) if mine else None,
-        processes=tuple(
-            process for usage in core.usage.values() for process in usage.own.get(row.id, ())
-        )
-        if mine
-        else None,
+        processes=tuple(core.processes.get(row.id, ())) if mine else None,
     )
 
 

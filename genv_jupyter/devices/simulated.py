@@ -48,6 +48,10 @@ class SimulatedDevice:
     compute_mode: str | None = "default"
     capability: tuple[int, int] | None = (9, 0)
 
+    def __post_init__(self) -> None:
+        if self.name is None:
+            self.name = f"Simulated GPU {format_memory(self.memory_total)}"
+
     def reading(self) -> DeviceReading:
         """Return what a driver would tell of this device now."""
         processes = self.processes
@@ -58,7 +62,7 @@ class SimulatedDevice:
         return DeviceReading(
             uuid=self.uuid,
             index=self.index,
-            name=self.name or f"Simulated GPU {format_memory(self.memory_total)}",
+            name=self.name,
             kind=self.kind,
             parent=self.parent,
             parent_index=self.parent_index,

@@ -47,6 +47,19 @@ def alive(pid: int, start: int | None) -> bool:
     return now is not None and (start is None or now == start)
 
 
+def has_children(pid: int) -> bool:
+    """Say whether a process has children now; where the kernel does not tell, that it may."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (called at every release)
+        for task in tasks:
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123
+                if file.read(1):
+                    return True
+    except OSError:
+        return alive(pid, None)
+    return False
+
+
 def ancestors(pid: int) -> Iterator[tuple[int, int]]:
     """Yield (pid, start ticks) of the process itself, its parent, and so on."""
     for _ in range(_GENERATIONS):
