@@ -8,9 +8,9 @@ from it the TypeScript types, are generated from this module.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 DeviceKind = Literal["gpu", "mig"]
 Health = Literal["ok", "lost", "unreliable", "unknown"]
@@ -24,6 +24,8 @@ Strength = Literal["hard", "driver", "cooperative", "watched", "none"]
 KernelState = Literal["starting", "idle", "busy", "restarting", "dead", "unknown"]
 Cuda = Literal["initialized", "not_initialized", "unknown"]
 Mps = Literal["auto", "on", "off"]
+Time = Annotated[datetime, Meta(tz=True)]
+"""A point in time; on the wire RFC 3339, never without its zone."""
 
 
 class Principal(Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     state: GrantState
     applied: Applied | None
     limits: Limits
-    since: datetime
+    since: Time
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -109,8 +111,9 @@ class Environment(Struct, frozen=True, kw_only=True):
     """The GPU environment of one kernel, command or shell.
 
     ``pid``, ``environ`` (variables to set; ``None`` unsets one) and ``processes`` are there only
-    for the owner and admins. ``released`` is also the state of one that never had a grant. ``pending`` is a request that waits. ``reason`` says in a sentence why the
-    state is what it is, where the state alone does not.
+    for the owner and admins. ``released`` is also the state of one that never had a grant.
+    ``pending`` is a request that waits. ``reason`` says in a sentence why the state is what it
+    is, where the state alone does not.
     """
 
     id: str
@@ -121,14 +124,14 @@ class Environment(Struct, frozen=True, kw_only=True):
     path: str | None
     server: str | None
     kernel_state: KernelState | None
-    idle_since: datetime | None
+    idle_since: Time | None
     request: Request | None
     pending: Request | None
     grants: tuple[Grant, ...]
     state: EnvironmentState
     applied: Applied | None
-    created: datetime
-    expires: datetime | None
+    created: Time
+    expires: Time | None
     cuda: Cuda
     reason: str | None
     pid: int | None = None
@@ -146,7 +149,7 @@ class DeviceGrant(Struct, frozen=True, kw_only=True):
     compute: int | None
     exclusive: bool
     state: GrantState
-    since: datetime
+    since: Time
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -200,7 +203,7 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     path: str | None = None
     name: str | None = None
     kernel_state: KernelState | None = None
-    idle_since: datetime | None = None
+    idle_since: Time | None = None
     previous: str | None = None
     pool: str | None = None
     unattached: Literal["hide", "all"] | None = None
