@@ -85,14 +85,14 @@ class Process:
         try:
             await handler.flush()
             while not closed.done():
-                line = asyncio.ensure_future(listener.queue.get())
-                await asyncio.wait({line, closed}, return_when=asyncio.FIRST_COMPLETED)
-                if not line.done():
-                    line.cancel()
+                waiting = asyncio.ensure_future(listener.queue.get())
+                either: list[asyncio.Future[Any]] = [waiting, closed]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                line = waiting.result() if waiting.done() else None
+                if line is None:
+                    waiting.cancel()
                     return
-                if line.result() is None:
-                    return
-                handler.write(line.result())  # type: ignore[arg-type]
+                handler.write(line)
                 await handler.flush()
         finally:
             self.publisher.forget(listener)
@@ -162,7 +162,10 @@ def main(*, replace: bool, idle_seconds: float) -> int:
         held = directories.lock(directory)
         source = open_source(simulate)
         ledger = LiveLedger(directory / "ledger.sqlite")
-        broker = Broker(ledger, source, Policy(), records=_records())
+        notices: list[str] = []
+        records = _records(notices)
+        broker = Broker(ledger, source, Policy(), records=records)
+        broker.core.notices.extend(notices)
     except GpuError as error:
         _say(error.payload())
         return 1
@@ -178,14 +181,13 @@ def main(*, replace: bool, idle_seconds: float) -> int:
     return 0
 
 
-def _records() -> RecordsLedger | None:
-    """Open the records; without them the broker still works, and says so in its log."""
+def _records(notices: list[str]) -> RecordsLedger | None:
+    """Open the records; without them the broker still works, and says so."""
     try:
-        path = directories.records_path()
-        records = RecordsLedger(path)
-        records.open()
+        records = RecordsLedger(directories.records_path())
+        notices.extend(records.open())
     except (GpuError, OSError) as error:
-        log.warning("no records are kept: %s", error)
+        notices.append(f"No history is kept: {error}")
         return None
     return records
 

@@ -40,7 +40,8 @@ def may_let_go(core: Core, row: EnvironmentRow, grant: GrantRow, cuda: Cuda) -> 
     if grant.state == "reserved":
         return True
     usage = core.usage.get(grant.device)
-    if usage is not None and usage.own.get(row.id):
+    seen = () if usage is None else usage.own.get(row.id, ())
+    if any(processes.alive(process.pid, process.start) for process in seen):
         return False
     if row.pid is None or not processes.alive(row.pid, row.start):
         return True

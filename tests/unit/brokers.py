@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from genv_jupyter.ledger.live import LiveLedger
-
 from genv_jupyter.api.handlers import user_name
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import ProcessReading
+from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.model import Cuda, Environment, KernelReport, Principal, Request, ServerReport
 from genv_jupyter.policy import Policy
 
@@ -91,9 +90,14 @@ class Bench:
     def tell(self, kernel: str, **fields: object) -> Environment:
         return self.broker.put_kernel(self.me, self.server, kernel, KernelReport(**fields))
 
-    def kernel(self, path: str = "a.ipynb", **fields: object) -> Kernel:
+    def kernel(
+        self,
+        path: str = "a.ipynb",
+        process: subprocess.Popen[bytes] | None = None,
+        **fields: object,
+    ) -> Kernel:
         kernel = self.starting(path=path, **fields)
-        process = self.process()
+        process = process or self.process()
         self.tell(kernel, phase="running", pid=process.pid)
         return Kernel(self, kernel, process)
 

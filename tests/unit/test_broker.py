@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import (
     AmbiguousDevice,
     BadRequest,
@@ -118,14 +122,31 @@ def test_attaching_again_where_it_drains_undrains(desk: Bench) -> None:
 
 
 def test_a_child_on_the_device_keeps_it_draining(desk: Bench) -> None:
-    kernel, other = desk.kernel(), desk.kernel()
+    parent = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!; read forever"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    desk.children.append(parent)
+    kernel, other = desk.kernel(process=parent), desk.kernel()
     kernel.attach(WHOLE)
-    kernel.use(0, GIB)  # as the process list shows it; the kernel itself says it never began
-    assert kernel.detach().state == "draining"
-    desk.source.devices[0].processes = []
+    on_device = desk.source.devices[0].processes
+    assert on_device is not None
+    on_device.append(ProcessReading(child, GIB, "compute"))
+    try:
+        # The kernel itself truly says that it never began.
+        assert kernel.detach().state == "draining"
+        with pytest.raises(NoCapacity):
+            other.attach(Request(devices=("0",)))
+    finally:
+        os.kill(child, signal.SIGKILL)
+    on_device.clear()
     desk.tick()
     assert kernel.now.state == "released"
     other.attach(Request(devices=("0",)))
+    parent.communicate()
 
 
 def test_an_unconfirmed_release_is_believed_after_quiet_seconds(desk: Bench) -> None:
@@ -263,10 +284,9 @@ def test_a_crash_keeps_what_was_answered(desk: Bench) -> None:
 
 
 def test_external_memory_counts_and_the_desktop_is_tolerated(desk: Bench) -> None:
-    from genv_jupyter.devices.source import ProcessReading
-
     desk.source.devices[0].processes = [ProcessReading(1, 500 * 2**20, "graphics", "Xorg")]
     desk.source.devices[1].processes = [ProcessReading(1, 10 * GIB, "compute", "outsider")]
+    desk.tick()
     kernel, other = desk.kernel(), desk.kernel()
     kernel.attach(WHOLE)
     assert kernel.devices == [desk.device(0)]
