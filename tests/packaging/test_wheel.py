@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import urllib.error
 import urllib.request
 import venv
 import zipfile
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 from genv_jupyter import __version__
 
@@ -26,6 +28,7 @@ NAME = f"genv_jupyter-{__version__}"
 DATA = f"{NAME}.data/data"
 EXTENSION = f"{DATA}/share/jupyter/labextensions/genv-jupyter"
 TOKEN = "a-token-of-this-test"
+CHROMIUM = "/usr/bin/chromium"
 
 
 class Archives(NamedTuple):
@@ -179,6 +182,8 @@ def fetch(url: str) -> bytes:
 def status(url: str) -> int | None:
     try:
         fetch(url)
+    except urllib.error.HTTPError as error:
+        return error.code
     except OSError:  # not listening yet
         return None
     return 200
@@ -199,11 +204,26 @@ def test_lab_serves_sidebar_and_rest(installed: Installed, server: str) -> None:
     assert len(ours) == 1, f"JupyterLab {installed.lab} does not load the sidebar"
     bundle = fetch(f"{server}lab/extensions/genv-jupyter/{ours[0]['load']}")
     assert b"genv-jupyter" in bundle
+    deadline = time.monotonic() + 60
+    while status(f"{server}genv-jupyter/v1/health") == 503 and time.monotonic() < deadline:
+        time.sleep(0.2)  # the broker is being started
     health = json.loads(fetch(f"{server}genv-jupyter/v1/health"))
     assert health["version"] == __version__
     assert health["simulated"] is True
     devices = json.loads(fetch(f"{server}genv-jupyter/v1/devices"))
     assert [device["memory_total"] for device in devices] == [24 * 2**30] * 2
+
+
+def test_sidebar_is_drawn(installed: Installed, server: str) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{server}lab?token={TOKEN}")
+        page.locator("[data-id=genv-jupyter-panel]").click(timeout=90_000)
+        panel = page.locator("#genv-jupyter-panel")
+        expect(panel.locator("[data-uuid]")).to_have_count(2, timeout=60_000)
+        expect(panel).to_contain_text("SIMULATED")
+        browser.close()
 
 
 def test_quickstart_runs_in_the_installed_environment(installed: Installed, clean: Path) -> None:
