@@ -35,7 +35,7 @@ class Stub:
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
-        managed = MARKER in os.environ
+        managed = MARKER in os.environ or NOTICE in os.environ
         # Taken out: an IPython that is started from here must not hide what is attached by then.
         if os.environ.pop(UNATTACHED, None) == "hide":
             os.environ[VISIBLE] = ""

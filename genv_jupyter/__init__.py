@@ -37,3 +37,10 @@ def load_ipython_extension(ipython: Any) -> None:
     from genv_jupyter.kernel.magics import load_ipython_extension as load
 
     load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Take ``%gpu`` back (``%unload_ext genv_jupyter``)."""
+    from genv_jupyter.kernel.magics import unload_ipython_extension as unload
+
+    unload(ipython)

@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from genv_jupyter.kernel.document import Text, Title
+from genv_jupyter.kernel.parsing import TEXT
 from genv_jupyter.kernel.views import PageView
-
-TEXT = """\
-%gpu                         what this kernel has, and what is free
-%gpu attach 0.5              half of a GPU: of its memory, and of compute
-%gpu attach 1                a whole GPU, for this kernel alone (2: two of them)
-%gpu attach --memory 4G      a place of 4 GB on a shared GPU, no compute ceiling
-      --device D             this GPU: index, UUID, or the beginning of a UUID
-      --name N               a name for others to see (else the notebook's)
-      --processes P          how many processes of yours will use it
-      --restart              restart the kernel, if that is what it takes
-%gpu release                 give everything back (also: %gpu detach)
-      --device D             give one GPU back
-      --restart              restart the kernel, if its CUDA still holds the GPU
-%gpu devices                 every GPU: how full, who holds how much since when
-%gpu envs                    every environment: notebooks, terminals, commands
-%gpu doctor                  driver, pool, broker, and how strong limits are"""
 
 NOTES = (
     "4G is 4·10⁹ bytes, 4GiB is 4·2³⁰. Attaching again replaces the request; when it is refused, "

@@ -9,8 +9,8 @@ import msgspec
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
-from genv_jupyter.kernel import doctor, help, parsing
-from genv_jupyter.kernel.parsing import Command
+from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel.parsing import TEXT, Command
 from genv_jupyter.kernel.session import Restarting, Session, default_request
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
 from genv_jupyter.model import Request
@@ -44,7 +44,7 @@ class GpuMagics:
         except Restarting as error:
             raise GpuMagicFailed(str(error)) from None
 
-    gpu.__doc__ = help.TEXT  # what `%gpu?` shows
+    gpu.__doc__ = TEXT  # what `%gpu?` shows
 
     def run(self, command: Command) -> View:
         """Do what a line says.
@@ -57,6 +57,8 @@ class GpuMagics:
         session = self.session
         match command.verb:
             case "help":
+                from genv_jupyter.kernel import help
+
                 return help.view()
             case "attach":
                 return session.attach(self._request(command.request), restart=command.restart)
@@ -77,6 +79,8 @@ class GpuMagics:
                     mine=None if mine is None else mine.id,
                 )
             case "doctor":
+                from genv_jupyter.kernel import doctor
+
                 return doctor.examine(session)
         return session.status()
 
@@ -89,7 +93,7 @@ class GpuMagics:
         if mine is not None and mine.request is not None and mine.grants:
             base = mine.request
         else:
-            base = parsing.read_attach(default_request().split()).request
+            base = default_request()
         named = {"name": request.name, "processes": request.processes}
         return msgspec.structs.replace(
             base, **{field: value for field, value in named.items() if value is not None}

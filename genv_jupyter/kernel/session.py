@@ -24,8 +24,8 @@ from genv_jupyter.model import (
     Request,
 )
 
-DEFAULT_REQUEST = "GENV_JUPYTER_REQUEST"
-"""Names what ``%gpu attach`` without arguments asks for; a whole GPU otherwise."""
+DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
+"""Holds what ``%gpu attach`` without arguments asks for: ``0.5``, ``1``, ``4G``."""
 
 RESTART_SECONDS = 60.0
 
@@ -72,8 +72,9 @@ class Session:
         found = self.environment()
         if found is None:
             kind: EnvironmentKind = "shell" if self.terminal else "kernel"
-            # Below a kernel of ours the variable is ours, and the pool is its server's.
-            pool = server_pool() if MARKER in os.environ else os.environ.get(VISIBLE)
+            # Where we have hidden the devices, the variable is ours, and the pool is the server's.
+            ours = MARKER in os.environ or notice() is not None
+            pool = server_pool() if ours else os.environ.get(VISIBLE)
             new = NewEnvironment(kind=kind, pid=os.getpid(), name=self._name(), pool=pool)
             found = self.client.create(new)
             self._pid, self._id = os.getpid(), found.id
@@ -158,9 +159,9 @@ class Session:
     def remarks(self, environment: Environment | None) -> list[str]:
         """Return what is wrong with this process, one sentence each."""
         said: list[str] = []
-        stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
-        if stub is not None and stub.notice:
-            said.append(stub.notice)
+        sentence = notice()
+        if sentence:
+            said.append(sentence)
         visible = os.environ.get(VISIBLE)
         expected = None if environment is None or not environment.environ else environment.environ
         if (
@@ -280,17 +281,18 @@ class Restarting(Exception):
     """The cell ends because its kernel is being restarted; the next ones must not run."""
 
 
-def default_request() -> str:
-    """Return what an ``attach`` without arguments asks for, as it would be typed."""
-    return os.environ.get(DEFAULT_REQUEST) or "1"
+def default_request() -> Request:
+    """Return what an ``attach`` without arguments asks for: the policy's, or a whole GPU."""
+    from genv_jupyter.kernel.parsing import read_attach
+
+    word = os.environ.get(DEFAULT_REQUEST, "").strip() or "1"
+    number = word.replace(".", "", 1).isdigit()
+    return read_attach([word] if number else ["--memory", word]).request
 
 
 def attach_for(shell: Any, framework: str) -> str:
     """Attach the default request because a framework is being imported; return what to say."""
-    from genv_jupyter.kernel.parsing import read_attach
-
-    session = Session(shell)
-    view = session.attach(read_attach(default_request().split()).request)
+    view = Session(shell).attach(default_request())
     names = [
         words.device_label(next((d for d in view.devices if d.uuid == grant.device), None))
         + f": {words.amount(grant)}"
@@ -298,6 +300,12 @@ def attach_for(shell: Any, framework: str) -> str:
     ]
     mark = words.mark(view.devices)
     return f"GPU: attached for {framework}: {'; '.join(names)}. {mark}".rstrip()
+
+
+def notice() -> str | None:
+    """Return what the provisioner wanted to be said, when something was broken on our side."""
+    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    return None if stub is None else stub.notice
 
 
 def server_pool() -> str | None:

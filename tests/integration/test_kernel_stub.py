@@ -81,7 +81,8 @@ def test_no_notice_once_something_is_attached(
 def test_on_import_attaches_the_default_request(
     tmp_path: Path, broker_home: Path, frameworks: dict[str, str]
 ) -> None:
-    environ = {**frameworks, "GENV_JUPYTER_ON_IMPORT": "attach", "GENV_JUPYTER_REQUEST": "0.25"}
+    default = "GENV_JUPYTER_DEFAULT_REQUEST"
+    environ = {**frameworks, "GENV_JUPYTER_ON_IMPORT": "attach", default: "0.25"}
     with Server(tmp_path) as server:
         kernel = server.kernel("viz", **environ)
         ran = kernel.run("import os; import torch; os.environ['CUDA_VISIBLE_DEVICES']")
@@ -90,7 +91,7 @@ def test_on_import_attaches_the_default_request(
         assert ran.stdout.rstrip().endswith("SIMULATED")
         assert ran.text.startswith("'GPU-")
         assert kernel.environment().grants[0].applied == "live"
-        taken = server.kernel("second", **{**environ, "GENV_JUPYTER_REQUEST": "2"})
+        taken = server.kernel("second", **{**environ, default: "2"})
         refused = taken.run("import torch; print(torch.ready)")
         assert (refused.ok, refused.stdout) == (True, "True\n"), "the import itself never fails"
         assert "viz.ipynb" in refused.stderr and "CPU" in refused.stderr
@@ -121,6 +122,19 @@ def test_provisioners_sentence_is_shown_in_the_first_cell_and_in_the_status(
         assert kernel.run("1 + 1").stderr == f"GPU: {sentence}\n"
         assert kernel.run("1 + 1").stderr == ""
         assert sentence in " ".join(kernel.run("%gpu").text.split())
+
+
+def test_kernel_that_the_broker_does_not_know_is_hidden_loudly_and_can_attach(
+    tmp_path: Path, broker_home: Path, frameworks: dict[str, str]
+) -> None:
+    """What the provisioner sets when something is broken on our side, and it works again."""
+    environ = {"CUDA_VISIBLE_DEVICES": "", "GENV_JUPYTER_NOTICE": "The broker is down."}
+    with Kernel(tmp_path, {**frameworks, **environ}) as kernel:
+        assert kernel.run("1").stderr == "GPU: The broker is down.\n"
+        said = kernel.run("import torch").stderr
+        assert "hidden" in said and "The broker is down." in said
+        assert kernel.run("%gpu attach 0.5").ok
+        assert kernel.value(VISIBLE).startswith("GPU-")
 
 
 def test_child_ipython_does_not_hide_what_its_parent_has_attached(

@@ -6,8 +6,7 @@ import pytest
 
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import parsing
-from genv_jupyter.kernel.help import TEXT
-from genv_jupyter.kernel.parsing import Command, read
+from genv_jupyter.kernel.parsing import TEXT, Command, read
 from genv_jupyter.model import Request
 
 
