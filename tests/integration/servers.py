@@ -77,8 +77,15 @@ class Server:
         answer = await self.call("POST", "api", "kernels", body={"name": name, "path": ""})
         assert answer.status == 201, answer.body
         kernel = str(answer.json["id"])
-        async with self.talk(kernel):  # a kernel says "idle" only after its first request
-            await self.known(kernel, kernel_state="idle")
+
+        async def idle() -> bool:
+            # Said after each request, and missed where the server has not subscribed yet.
+            await talk.evaluate("0")
+            answer = await self.gpu("GET", f"environments/{kernel}")
+            return answer.status == 200 and answer.json["kernel_state"] == "idle"
+
+        async with self.talk(kernel) as talk:
+            await eventually(idle, f"{kernel} is idle")
         return kernel
 
     async def open_notebook(

@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import end_broker
-from tests.integration.servers import (  # noqa: F401 (fixtures)
-    VISIBLE,
-    AddKernelspec,
-    Server,
-    add_kernelspec,
-    eventually,
-    foreign_python,
-    jp_server_config,
-    provisioner_factory,
-    server,
-)
+from tests.integration.servers import VISIBLE, AddKernelspec, Server, eventually
 
 HALF = {"fraction": 0.5}
 WHOLE = {"gpus": 1}
@@ -113,7 +103,7 @@ async def test_attach_leaves_nothing_in_the_users_names(server: Server) -> None:
 
 
 @pytest.fixture
-def foreign(add_kernelspec: AddKernelspec, foreign_python: str) -> str:  # noqa: F811
+def foreign(add_kernelspec: AddKernelspec, foreign_python: str) -> str:
     argv = [foreign_python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     # pytest-jupyter gives its servers this environment's packages; a real one has no such thing.
     return add_kernelspec("foreign", argv, env={"PYTHONPATH": ""})
@@ -170,7 +160,7 @@ async def test_what_is_wanted_now_is_applied_and_not_what_was(
 
 
 async def test_a_kernel_that_is_not_python_gets_it_at_its_restart(
-    add_kernelspec: AddKernelspec,  # noqa: F811
+    add_kernelspec: AddKernelspec,
     server: Server,
     tmp_path: Path,
 ) -> None:

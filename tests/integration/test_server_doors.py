@@ -12,12 +12,7 @@ import pytest
 from jupyter_server.auth.authorizer import Authorizer
 from traitlets.config import Config
 
-from tests.integration.servers import (  # noqa: F401 (fixtures)
-    CONFIG,
-    Server,
-    provisioner_factory,
-    server,
-)
+from tests.integration.servers import CONFIG, Server
 
 KERNEL = str(uuid.uuid4())
 
