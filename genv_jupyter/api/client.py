@@ -15,7 +15,7 @@ import msgspec
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
-from genv_jupyter.errors import BrokerDown, from_payload
+from genv_jupyter.errors import BrokerDown, GpuError, from_payload
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -59,6 +59,7 @@ class Client:
         self.start = start
         self.timeout = timeout
         self._local = threading.local()
+        self._heeded = False
 
     # -- devices and environments ------------------------------------------------------------
 
@@ -216,7 +217,20 @@ class Client:
             method, target, body, {"Genv-Jupyter-Version": __version__, **(headers or {})}
         )
         response = connection.getresponse()
-        return response.status, response.read()
+        answer = response.status, response.read()
+        self._heed(response.getheader("Server", ""))
+        return answer
+
+    def _heed(self, server: str) -> None:
+        """Have an older broker replaced, once: only a newer version replaces an older one."""
+        if self._heeded or not self.start:
+            return
+        self._heeded = True
+        version = rendezvous.version_key(server.rpartition("/")[2])
+        if version < rendezvous.version_key(__version__):
+            with contextlib.suppress(GpuError):  # then the older one goes on serving us
+                rendezvous.start_broker(replace=True)
+            self.close()
 
     def _connect(self) -> socket.socket:
         sock = rendezvous.ensure_broker() if self.start else rendezvous.connect()

@@ -15,7 +15,7 @@ import msgspec
 from tornado import web
 
 from genv_jupyter import __version__
-from genv_jupyter.api.rendezvous import peer
+from genv_jupyter.api.rendezvous import peer, version_key
 from genv_jupyter.errors import (
     BadRequest,
     GpuError,
@@ -23,6 +23,7 @@ from genv_jupyter.errors import (
     TooLarge,
     Unauthenticated,
     Unknown,
+    VersionMismatch,
     from_payload,
 )
 from genv_jupyter.model import (
@@ -81,6 +82,12 @@ class Verbs(web.RequestHandler):
 
     def prepare(self) -> None:
         self.caller = self.principal()
+        asked = self.request.headers.get("Genv-Jupyter-Version")
+        if asked is not None and version_key(asked)[:1] != version_key(__version__)[:1]:
+            raise VersionMismatch(
+                f"This GPU broker has version {__version__}, and the caller {asked[:32]}.",
+                hint="Install the same version of genv-jupyter for Jupyter and for its kernels.",
+            )
 
     def compute_etag(self) -> None:
         return None
@@ -282,6 +289,9 @@ class OpenApiHandler(Verbs):
 
 
 class ReplaceHandler(Verbs):
+    def prepare(self) -> None:
+        self.caller = self.principal()  # whatever version it has
+
     async def post(self) -> None:
         version = self.body(dict[str, str]).get("version", "")
         if not self.host.leave(version):

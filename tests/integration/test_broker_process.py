@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from genv_jupyter import Client
+from genv_jupyter import Client, __version__
 from genv_jupyter.api import rendezvous
 from genv_jupyter.errors import BrokerDown, GpuError, NoCapacity
 from genv_jupyter.model import NewEnvironment, Request
@@ -113,7 +113,7 @@ def test_replaced_by_a_newer_version_without_losing_grants(
     before = client.attach(me, Request(gpus=1), cuda="not_initialized")
     old = client.health().pid
     newer = (
-        "import genv_jupyter; genv_jupyter.__version__ = '99.0.0'\n"
+        "import genv_jupyter; genv_jupyter.__version__ = '0.99.0'\n"
         "import sys\n"
         "from genv_jupyter.broker.process import main\n"
         "sys.exit(main(replace=True, idle_seconds=60))"
@@ -122,7 +122,7 @@ def test_replaced_by_a_newer_version_without_losing_grants(
     try:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["started"] is True
-        assert client.health().version == "99.0.0" and client.health().pid != old
+        assert client.health().version == "0.99.0" and client.health().pid != old
         assert client.environment(me).grants == before.grants
         rendezvous.start_broker(replace=True)  # ours is older now: the newer one stays
         assert client.health().pid == process.pid
@@ -131,6 +131,30 @@ def test_replaced_by_a_newer_version_without_losing_grants(
         process.wait(timeout=20)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_a_newer_client_has_an_older_broker_replaced(broker_home: Path) -> None:
+    older = (
+        "import genv_jupyter; genv_jupyter.__version__ = '0.0.1'\n"
+        "from genv_jupyter.broker.process import main\n"
+        "main(replace=False, idle_seconds=60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", older], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["started"] is True
+        client = Client()
+        client.health()
+        assert client.health().version == __version__
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_another_major_version_is_refused_in_words(broker_home: Path) -> None:
+    status, answer = Client().call("GET", "health", headers={"Genv-Jupyter-Version": "7.1"})
+    assert status == 426 and json.loads(answer)["code"] == "version"
 
 
 def test_a_name_taken_by_another_user_is_said(
