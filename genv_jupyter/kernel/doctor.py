@@ -31,15 +31,15 @@ def examine(session: Session) -> PageView:
             Title("Broker", small=True),
             Text(str(error), "warn"),
         ]
-        return PageView([*blocks, *_process(session, None)])
+        return PageView([*blocks, *_process(session, None, [])])
     mark = words.mark(every) or ("SIMULATED" if health.simulated else "")
     return PageView(
         [
             Title("GPU doctor", mark),
             *driver_part(health, every),
-            *_pool(environment, every, pool),
+            *_pool(session, environment, every, pool),
             *broker_part(health),
-            *_process(session, environment),
+            *_process(session, environment, every),
             *limits_part(health, every),
         ]
     )
@@ -63,22 +63,21 @@ def driver_part(health: BrokerHealth, devices: list[Device]) -> list[Block]:
     return [*blocks, facts(rows)]
 
 
-def _pool(environment: Environment | None, every: list[Device], pool: list[Device]) -> list[Block]:
+def _pool(
+    session: Session, environment: Environment | None, every: list[Device], pool: list[Device]
+) -> list[Block]:
+    served = environment is not None and environment.server is not None
+    who = "the Jupyter server" if served else "this process"
+    value = server_pool() if served else session.pool
     named = ", ".join(words.device_label(device) for device in pool) or "nothing"
-    value = server_pool()
-    if environment is not None and environment.server is not None:
-        who = "the Jupyter server"
-    else:
-        who, value = "this process", os.environ.get(VISIBLE)
-        if environment is not None:
-            value = None  # ours by now
-    if len(pool) < len(every):
-        why = f"{who} was started with {VISIBLE}={value!r}" if value is not None else "restricted"
-        why += f": {len(pool)} of {len(every)} devices"
-    elif value:
-        why = f"{who} has {VISIBLE}={value!r}, which names them all"
-    else:
+    if value is None:
         why = f"{who} was started without {VISIBLE}: all devices of this host"
+        if len(pool) < len(every):
+            why = f"{len(pool)} of the {len(every)} devices of this host"
+    else:
+        why = f"{who} was started with {VISIBLE}={value!r}, read as CUDA reads it"
+        if not served:
+            named = f"what that names, of {named}"
     return [Title("Pool", small=True), facts([("devices", named), ("why", why)])]
 
 
@@ -102,7 +101,9 @@ def broker_part(health: BrokerHealth) -> list[Block]:
     return blocks + [Text(notice, "warn") for notice in health.notices]
 
 
-def _process(session: Session, environment: Environment | None) -> list[Block]:
+def _process(
+    session: Session, environment: Environment | None, devices: list[Device]
+) -> list[Block]:
     kind = "terminal" if session.terminal else "kernel"
     visible = os.environ.get(VISIBLE)
     cuda = live.cuda_state().replace("_", " ")
@@ -113,7 +114,11 @@ def _process(session: Session, environment: Environment | None) -> list[Block]:
         (VISIBLE, "not set" if visible is None else repr(visible)),
     ]
     if environment is not None and environment.grants:
-        rows.append(("holds", "; ".join(words.amount(grant) for grant in environment.grants)))
+        names = {device.uuid: words.device_label(device) for device in devices}
+        rows += [
+            (f"holds of {names.get(grant.device, words.short(grant.device))}", words.amount(grant))
+            for grant in environment.grants
+        ]
     remarks = session.remarks(environment) + session.origin(environment)
     return [
         Title(f"This {kind}", small=True),

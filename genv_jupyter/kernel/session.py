@@ -45,6 +45,9 @@ class Session:
         self.shell = shell
         self.client = client or Client()
         self.terminal = getattr(shell, "kernel", None) is None
+        # Where we have hidden the devices, the variable is ours, and the pool is the server's.
+        ours = MARKER in os.environ or notice() is not None
+        self.pool = server_pool() if ours else os.environ.get(VISIBLE)
         self._pid = 0
         self._id: str | None = None
 
@@ -72,10 +75,7 @@ class Session:
         found = self.environment()
         if found is None:
             kind: EnvironmentKind = "shell" if self.terminal else "kernel"
-            # Where we have hidden the devices, the variable is ours, and the pool is the server's.
-            ours = MARKER in os.environ or notice() is not None
-            pool = server_pool() if ours else os.environ.get(VISIBLE)
-            new = NewEnvironment(kind=kind, pid=os.getpid(), name=self._name(), pool=pool)
+            new = NewEnvironment(kind=kind, pid=os.getpid(), name=self._name(), pool=self.pool)
             found = self.client.create(new)
             self._pid, self._id = os.getpid(), found.id
         return found
@@ -149,11 +149,20 @@ class Session:
         """Say so when no Jupyter server of ours started this process."""
         if environment is not None and environment.server is not None:
             return []
+        said = []
+        if self.pool is not None:
+            said.append(
+                f"Started with {VISIBLE}={self.pool!r}: only what that names is given to it."
+            )
         if self.terminal:
-            return ["Not started by us: nothing is hidden here, and grants end with this process."]
+            sentence = (
+                "Not started by us: nothing is hidden here, and grants end with this process."
+            )
+            return [sentence, *said]
         return [
             "This kernel was not started by a Jupyter server with genv-jupyter: nothing was hidden "
-            "from it, and a restart does not keep its grants."
+            "from it, and a restart does not keep its grants.",
+            *said,
         ]
 
     def remarks(self, environment: Environment | None) -> list[str]:

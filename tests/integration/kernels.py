@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -159,20 +161,27 @@ class Server:
         self.client.end_server(self.id)
         self.client.close()
 
-    def kernel(self, name: str, **variables: str | None) -> ServedKernel:
-        return self._stack.enter_context(ServedKernel(self, name, variables))
+    def kernel(self, name: str, *, wrapped: bool = False, **variables: str | None) -> ServedKernel:
+        return self._stack.enter_context(ServedKernel(self, name, variables, wrapped))
 
 
 class ServedKernel(Kernel):
     """A kernel whose birth, restarts and end are told to the broker, as the provisioner does."""
 
-    def __init__(self, server: Server, name: str, variables: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, server: Server, name: str, variables: Mapping[str, str | None], wrapped: bool
+    ) -> None:
         self.server = server
         self.name = name
         self.id = str(uuid.uuid4())
         self.launch = 0
         self.variables = variables
         super().__init__(server.directory / name)
+        self.manager.connection_file = str(server.directory / f"kernel-{self.id}.json")
+        spec = self.manager.kernel_spec
+        if wrapped and spec is not None:
+            command = shlex.join([sys.executable, *spec.argv[1:]])
+            spec.argv = ["sh", "-c", f"{command}; true"]
 
     def start(self) -> None:
         environment = self._starting()

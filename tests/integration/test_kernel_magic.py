@@ -141,6 +141,46 @@ def test_release_hides_first_and_frees_at_once(server: Server) -> None:
     assert kernel.run("%gpu release").text.startswith("There is nothing to release.")
 
 
+SPY = """
+import os
+client = get_ipython().find_line_magic("gpu").__self__.session.client
+real, fail = client.detach, False
+def detach(*args, **kwargs):
+    global at_call
+    at_call = os.environ["CUDA_VISIBLE_DEVICES"]
+    if fail:
+        from genv_jupyter.errors import BrokerDown
+        raise BrokerDown("It is down.")
+    return real(*args, **kwargs)
+client.detach = detach
+"""
+
+
+def test_devices_are_hidden_before_the_broker_hears_of_the_release(server: Server) -> None:
+    kernel = server.kernel("llm")
+    assert kernel.run("%gpu attach 1").ok
+    kernel.run(SPY)
+    kernel.run("fail = True")
+    assert one_line(kernel.run("%gpu release")) == "It is down."
+    assert kernel.value("at_call") == ""
+    assert kernel.value("os.environ['CUDA_VISIBLE_DEVICES']").startswith("GPU-"), "as before"
+    kernel.run("fail = False; at_call = None")
+    assert kernel.run("%gpu release").text.startswith("Released.")
+    assert kernel.value("at_call") == ""
+
+
+def test_frameworks_that_remember_no_gpu_are_named(server: Server) -> None:
+    kernel = server.kernel("llm")
+    kernel.run("import sys, types; sys.modules['jax'] = types.ModuleType('jax')")
+    attached = kernel.run("%gpu attach 0.5")
+    assert "jax was imported before" in " ".join(attached.text.split())
+    assert "jax" not in kernel.run("%gpu attach 0.5").text, "nothing has changed this time"
+    sent = kernel.begin("%gpu attach 1 --restart")
+    assert next_want(server, "restart").kernel == kernel.id
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(sent).status == "error"
+
+
 def test_one_of_two_devices_is_released(server: Server) -> None:
     kernel = server.kernel("llm")
     kernel.run(SEEN)
@@ -266,3 +306,27 @@ def test_load_ext_and_the_stub_do_not_fight(server: Server) -> None:
     assert kernel.run("%gpu attach 0.5").ok
     assert kernel.run("%unload_ext genv_jupyter").ok
     assert "has a GPU" in kernel.run("%gpu").text, "the stub loads it again"
+
+
+def test_kernel_behind_a_wrapper_is_known_by_its_connection_file(server: Server) -> None:
+    """With `conda run` and the like the server knows the pid of a shell, not the kernel's."""
+    kernel = server.kernel("llm", wrapped=True)
+    assert kernel.value("__import__('os').getpid()") != kernel.pid
+    assert kernel.run("%gpu attach 0.5").ok
+    (made,) = server.client.environments()
+    assert (made.id, made.applied) == (kernel.id, "live")
+    kernel.run(SEEN)
+    assert kernel.value("seen()") == [bare(made.grants[0].device)]
+
+
+def test_inherited_pool_of_a_terminal_or_foreign_kernel_is_kept(
+    server: Server, tmp_path: Path
+) -> None:
+    second = server.driver.uuids[1]
+    with Kernel(tmp_path / "alone", {"CUDA_VISIBLE_DEVICES": second}) as kernel:
+        assert "only what that names" in " ".join(kernel.run("%gpu").text.split())
+        assert kernel.run("%gpu attach 0.5").ok
+        assert kernel.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == second
+        assert "1 GPU here" in one_line(kernel.run("%gpu attach 2"))
+        assert kernel.run("%gpu release").ok
+        assert kernel.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == second
