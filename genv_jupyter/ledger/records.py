@@ -31,6 +31,9 @@ KEEP = 100_000
 
 WAITING = 10_000
 BATCH = 500
+GATHER = 0.05
+"""Seconds for which records are gathered into one write: each write waits for the disk, and takes
+the interpreter from whoever decides meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class RecordsLedger:
         self._lock = threading.Lock()
         self._queue: queue.Queue[Record | None] = queue.Queue(WAITING)
         self._writer: threading.Thread | None = None
+        self._closing = threading.Event()
         self._lost = 0
 
     def open(self) -> list[str]:
@@ -70,6 +74,7 @@ class RecordsLedger:
         if self._engine is not None:
             raise RuntimeError("the records are open already")
         self._engine, notices = open_ledger(self.path, schema.RECORDS, PRAGMAS)
+        self._closing.clear()
         self._writer = threading.Thread(target=self._write, name="records", daemon=True)
         self._writer.start()
         return notices
@@ -78,6 +83,7 @@ class RecordsLedger:
         """Write what waits and close; closing again does nothing."""
         writer, self._writer = self._writer, None
         if writer is not None:
+            self._closing.set()
             self._queue.put(None)
             writer.join()
         with self._lock:
@@ -152,6 +158,7 @@ class RecordsLedger:
     def _write(self) -> None:
         while True:
             batch = [self._queue.get()]
+            self._closing.wait(GATHER)
             with contextlib.suppress(queue.Empty):
                 while len(batch) < BATCH:
                     batch.append(self._queue.get_nowait())
