@@ -169,9 +169,7 @@ class LocalDoor(Verbs):
         if found is None:
             pid, uid, _ = peer(connection.stream.socket)
             if uid != os.getuid():
-                raise Unauthenticated(
-                    "This GPU broker serves another user.", hint="Start your own."
-                )
+                raise Unauthenticated("This GPU broker serves another user.")
             found = (pid, Principal(realm="local", id=str(uid), name=user_name(uid)))
             connection.genv_peer = found
         self._pid = found[0]

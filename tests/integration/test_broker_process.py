@@ -163,10 +163,29 @@ def test_a_name_taken_by_another_user_is_said(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
         squatter.bind(rendezvous.address())
         squatter.listen()
+        where = rendezvous.address()
         monkeypatch.setattr(os, "getuid", lambda: 4242)
-        monkeypatch.setattr(rendezvous, "address", lambda: squatter.getsockname().decode())
+        monkeypatch.setattr(rendezvous, "address", lambda: where)
         with pytest.raises(BrokerDown, match="taken by a process of uid"):
             Client().health()
+        monkeypatch.undo()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_turned_away(broker_home: Path) -> None:
+    Client().health()
+    intruder = (
+        "import os, socket, sys\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sock = socket.socket(socket.AF_UNIX); sock.connect(sys.argv[1].replace('@', chr(0)))\n"
+        "sock.sendall(b'GET /v1/environments HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n"
+        "print(sock.makefile('rb').read().decode())"
+    )
+    where = rendezvous.address().replace("\0", "@")
+    answer = subprocess.run(
+        [sys.executable, "-c", intruder, where], capture_output=True, text=True, check=True
+    ).stdout
+    assert answer.startswith("HTTP/1.1 401 ") and '"code": "unauthenticated"' in answer
 
 
 def test_a_directory_of_others_is_refused(broker_home: Path) -> None:
