@@ -10,7 +10,6 @@ export interface IAttachProps {
   holding: boolean;
   disabled: boolean;
   attach(request: IRequest): void;
-  release(): void;
   trans: TranslationBundle;
 }
 
@@ -33,25 +32,15 @@ export function Attach(props: IAttachProps): JSX.Element {
   );
   return (
     <>
-      <div className="jp-Genv-actions">
-        {holding && (
-          <button
-            type="button"
-            className="jp-Genv-button jp-mod-main"
-            disabled={disabled}
-            onClick={props.release}
-          >
-            {trans.__('Release')}
-          </button>
-        )}
-        <span
-          className="jp-Genv-choices"
-          role="group"
-          aria-label={holding ? trans.__('Change to') : trans.__('Attach')}
-        >
-          <span className="jp-Genv-choicesLabel" aria-hidden="true">
-            {holding ? trans.__('Change to') : trans.__('Attach')}
-          </span>
+      <div
+        className="jp-Genv-actions"
+        role="group"
+        aria-label={holding ? trans.__('Change to') : trans.__('Attach')}
+      >
+        <span className="jp-Genv-actionsLabel" aria-hidden="true">
+          {holding ? trans.__('Change to') : trans.__('Attach')}
+        </span>
+        <span className="jp-Genv-choices">
           {quick(trans.__('½ GPU'), { fraction: 0.5 })}
           {quick(trans.__('1 GPU'), { gpus: 1 })}
           <button

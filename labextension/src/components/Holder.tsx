@@ -29,6 +29,7 @@ export function Holder(props: IHolderProps): JSX.Element {
       </span>
       <span className="jp-Genv-amount">{amount(grant, trans)}</span>
       <span className="jp-Genv-holderWho">
+        <GrantState state={grant.state} trans={trans} />
         {own ? trans.__('this notebook') : grant.user}
         {' · '}
         <span title={new Date(grant.since).toLocaleString()}>
@@ -39,7 +40,6 @@ export function Holder(props: IHolderProps): JSX.Element {
           )}
         </span>
       </span>
-      <GrantState state={grant.state} trans={trans} />
     </li>
   );
 }

@@ -84,7 +84,19 @@ function Managed(
   return (
     <>
       {grants.length ? (
-        <Grants {...props} environment={environment} />
+        <div className="jp-Genv-held">
+          <Grants {...props} environment={environment} />
+          {held && (
+            <button
+              type="button"
+              className="jp-Genv-button"
+              disabled={busy !== undefined || restarting}
+              onClick={actions.release}
+            >
+              {trans.__('Release')}
+            </button>
+          )}
+        </div>
       ) : (
         <Quiet>
           {trans.__(
@@ -110,7 +122,6 @@ function Managed(
         holding={held}
         disabled={busy !== undefined || restarting}
         attach={actions.attach}
-        release={actions.release}
         trans={trans}
       />
     </>

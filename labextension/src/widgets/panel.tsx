@@ -1,5 +1,6 @@
 import { ReactWidget } from '@jupyterlab/ui-components';
-import type { Message } from '@lumino/messaging';
+import { MessageLoop, type Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
 import React from 'react';
 import { Panel } from '../components/Panel';
 import type { INotebookActions } from '../components/ThisNotebook';
@@ -56,10 +57,14 @@ export class GpuPanel extends ReactWidget {
   }
 
   protected override onActivateRequest(): void {
-    const first = this.node.querySelector<HTMLElement>(
-      '.jp-Genv-actions button:enabled, button:enabled'
-    );
-    (first ?? this.node).focus();
+    // A panel that was hidden has yet to be drawn.
+    MessageLoop.sendMessage(this, Widget.Msg.UpdateRequest);
+    void this.renderPromise?.then(() => {
+      const first = this.node.querySelector<HTMLElement>(
+        '.jp-Genv-actions button:enabled, button:enabled'
+      );
+      (first ?? this.node).focus();
+    });
   }
 
   private watch(): void {

@@ -1,0 +1,54 @@
+"""One browser for this suite, ended with it: its event loop would disturb other tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture
+def jp_asyncio_loop() -> None:
+    """Replaces pytest-jupyter's, which every test gets: no second loop beside Playwright's."""
+
+
+@pytest.fixture
+def jp_server_cleanup() -> None:
+    """Replaces pytest-jupyter's, which needs that loop."""
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(30_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page; an exception in our scripts fails the test (Notebook 7 has some of its own)."""
+    errors: list[str] = []
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(f"{error}\n{error.stack or ''}"))
+    yield page
+    assert not [error for error in errors if "/genv-jupyter/" in error]
