@@ -178,7 +178,8 @@ def test_another_user_is_turned_away(broker_home: Path) -> None:
         "import os, socket, sys\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "sock = socket.socket(socket.AF_UNIX); sock.connect(sys.argv[1].replace('@', chr(0)))\n"
-        "sock.sendall(b'GET /v1/environments HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n"
+        "head = ('GET /v1/environments HTTP/1.1', 'Host: x', 'Connection: close', '', '')\n"
+        "sock.sendall('\\r\\n'.join(head).encode())\n"
         "print(sock.makefile('rb').read().decode())"
     )
     where = rendezvous.address().replace("\0", "@")
