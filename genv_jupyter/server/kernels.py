@@ -21,9 +21,15 @@ from genv_jupyter.server.applier import PROBE_SECONDS, Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy
 from genv_jupyter.server.reports import Kernel
+from genv_jupyter.server.workers import heard
 
 COALESCE = 0.1
 """Seconds for which changes of kernels are gathered before they are told."""
+
+RESTART_SECONDS = 10.0
+"""For which the server's end waits for restarts under way."""
+
+FAREWELL_SECONDS = 1.0
 
 PATHS_EVERY = 2.0
 """Seconds between looks at the notebooks' paths: a rename has no event."""
@@ -39,6 +45,7 @@ class ServerHost(Host):
         self.applier = Applier(self.manager_of, self._tell, log)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._watching: asyncio.Task[Any] | None = None
         self._observed: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dirty: set[Kernel] = set()
 
@@ -49,22 +56,25 @@ class ServerHost(Host):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self.reports.link.start()
-            self._spawn(self._watch_paths())
+            self._watching = self._spawn(self._watch_paths())
 
     async def close(self) -> None:
         """Stop following; ends of kernels are still told, and the last one's is our farewell."""
-        for task in list(self._tasks):
-            task.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._tasks:
+            # A restart that is broken off would leave a kernel that Jupyter cannot shut down.
+            await asyncio.wait(self._tasks, timeout=RESTART_SECONDS)
         self.applier.close()
         self.hub.close()
         self._loop = None
-        farewell = asyncio.wrap_future(self.reports.close())
-        await asyncio.wait({farewell}, timeout=1)
+        await heard(self.reports.close(), FAREWELL_SECONDS)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

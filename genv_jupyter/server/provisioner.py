@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 import uuid
+from concurrent.futures import Future
 from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
@@ -23,6 +24,7 @@ from genv_jupyter.server import variables
 from genv_jupyter.server.host import Host, host_of
 from genv_jupyter.server.reports import Kernel
 from genv_jupyter.server.variables import Variables
+from genv_jupyter.server.workers import heard
 
 START_SECONDS = 1.8
 """For which the start of a kernel waits for the broker."""
@@ -158,11 +160,11 @@ class GenvProvisioner(LocalProvisioner):
         if restart:
             self._host.reports.restarting(self._kernel)
             return
-        ended = asyncio.wrap_future(self._end())
         # One that is not heard of now is told again when the broker is back.
-        await asyncio.wait({ended}, timeout=END_SECONDS)
-        if ended.done() and not ended.cancelled() and ended.exception() is not None:
-            self.log.info("Kernel %s and the GPU broker: %s", self.kernel_id, ended.exception())
+        ended = self._end()
+        error = None if ended is None else await heard(ended, END_SECONDS)
+        if error is not None:
+            self.log.info("Kernel %s and the GPU broker: %s", self.kernel_id, error)
 
     # -- ours -----------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class GenvProvisioner(LocalProvisioner):
         known = None if self._kernel is None else self._kernel.id
         return variables.unmanaged(known, self.unattached, notice)
 
-    def _end(self) -> Any:
+    def _end(self) -> Future[None] | None:
         """The kernel is gone for good: shut down, given up, or never there."""
         kernel = self._kernel
         if kernel is None:

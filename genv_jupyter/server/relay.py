@@ -90,6 +90,9 @@ class Link:
     def leave(self) -> None:
         """Tell the broker that this process starts no more kernels. Blocks, for a short while."""
         self.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            # A registration under way would come after the farewell, or start a broker for it.
+            self._thread.join(REPORT_SECONDS)
         with contextlib.suppress(GpuError):  # it will see that the process has ended
             self.reports.end_server(self.id)
         self._workers.close()
@@ -181,8 +184,9 @@ class Link:
             if self._said:
                 self.log.info("The GPU broker is there again.")
                 self._said = ""
-            if not self._closing.is_set():
-                self._registered.set()
+            if self._closing.is_set():
+                return
+            self._registered.set()
             while line := stream.read_line():
                 self._take(msgspec.json.decode(line, type=Event))
         self._stream = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections import deque
@@ -76,6 +77,15 @@ class Lanes:
                     return
                 future, job = lane.popleft()
             _run(future, job)
+
+
+async def heard(future: Future[Any], seconds: float) -> BaseException | None:
+    """Wait for a job for so long at most; return its error, and never raise one."""
+    waiting = asyncio.wrap_future(future)
+    # Also one that fails after this has stopped waiting is no "exception never retrieved".
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait({waiting}, timeout=seconds)
+    return waiting.exception() if waiting.done() and not waiting.cancelled() else None
 
 
 def _run(future: Future[T], job: Callable[[], T]) -> None:

@@ -80,7 +80,7 @@ class Server:
 
         async def idle() -> bool:
             # Said after each request, and missed where the server has not subscribed yet.
-            await talk.evaluate("0")
+            await talk.run("")
             answer = await self.gpu("GET", f"environments/{kernel}")
             return answer.status == 200 and answer.json["kernel_state"] == "idle"
 

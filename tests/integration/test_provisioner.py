@@ -19,9 +19,11 @@ from traitlets.config import Config
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import NoCapacity
 from genv_jupyter.model import NewEnvironment, Request
+from genv_jupyter.server import host
 from tests.integration.servers import (
     CONFIG,
     IPYKERNEL,
+    PATIENCE,
     VISIBLE,
     AddKernelspec,
     Server,
@@ -393,8 +395,16 @@ async def test_a_kernel_that_missed_its_devices_gets_them_later(
 # -- without a server, and by configuration -------------------------------------------------------
 
 
+@pytest.fixture
+def own_host(broker_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process plays the server of its kernels, and leaves the broker with the test."""
+    monkeypatch.setattr(host, "_own", None)
+    yield
+    host.own_host().reports.close().result(PATIENCE)
+
+
 def test_nbclient_starts_kernels_with_their_devices(
-    broker_home: Path,
+    own_host: None,
     provisioner_factory: None,
     jp_environ: None,
     add_kernelspec: AddKernelspec,
