@@ -5,7 +5,7 @@ import reactHooks from 'eslint-plugin-react-hooks';
 import tseslint from 'typescript-eslint';
 
 export default tseslint.config(
-  { ignores: ['labextension/lib/**'] },
+  { ignores: ['labextension/lib/**', 'labextension/src/api/schema.ts'] },
   eslint.configs.recommended,
   tseslint.configs.recommended,
   jupyter.configs.recommended,

@@ -37,16 +37,15 @@ export const INITIAL: IState = {
 
 /** Apply a message of the stream; devices and environments that did not change stay the same. */
 export function applyEvent(state: IState, event: IEvent): IState {
-  const fresh = event.snapshot === true;
-  const removed = event.removed ?? [];
+  const { snapshot: fresh, removed } = event;
   const devices = new Map(
     fresh ? [] : state.devices.map(device => [device.uuid, device])
   );
-  for (const device of event.devices ?? []) {
+  for (const device of event.devices) {
     devices.set(device.uuid, device);
   }
   const environments = new Map(fresh ? [] : state.environments);
-  for (const environment of event.environments ?? []) {
+  for (const environment of event.environments) {
     environments.set(environment.id, environment);
   }
   for (const id of removed) {

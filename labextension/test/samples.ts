@@ -3,6 +3,7 @@ import type {
   IDevice,
   IDeviceGrant,
   IEnvironment,
+  IEvent,
   IGrant
 } from '../src/api/types';
 
@@ -56,7 +57,7 @@ export function grant(changes: Partial<IGrant> = {}): IGrant {
     since: '2026-01-01T12:00:00Z',
     limits: { memory: limit, compute: limit, devices: limit },
     ...changes
-  } as IGrant;
+  };
 }
 
 export function environment(changes: Partial<IEnvironment> = {}): IEnvironment {
@@ -79,6 +80,22 @@ export function environment(changes: Partial<IEnvironment> = {}): IEnvironment {
     expires: null,
     cuda: 'unknown',
     reason: null,
+    pid: null,
+    environ: null,
+    processes: null,
     ...changes
-  } as IEnvironment;
+  };
+}
+
+export function event(changes: Partial<IEvent> = {}): IEvent {
+  return {
+    revision: 1,
+    snapshot: false,
+    devices: [],
+    environments: [],
+    removed: [],
+    wants: [],
+    health: null,
+    ...changes
+  };
 }

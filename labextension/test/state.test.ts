@@ -1,28 +1,34 @@
 import { expect, it } from 'vitest';
 import { applyEvent, INITIAL } from '../src/state';
 import { GpuStore } from '../src/store';
-import { device, environment } from './samples';
+import { device, environment, event } from './samples';
 
-const loaded = applyEvent(INITIAL, {
-  revision: 1,
-  snapshot: true,
-  devices: [device({ uuid: 'GPU-1', index: 1 }), device()],
-  environments: [environment()]
-});
+const loaded = applyEvent(
+  INITIAL,
+  event({
+    revision: 1,
+    snapshot: true,
+    devices: [device({ uuid: 'GPU-1', index: 1 }), device()],
+    environments: [environment()]
+  })
+);
 
 it('a snapshot replaces everything and opens the connection', () => {
   expect(loaded.connection.kind).toBe('open');
   expect(loaded.devices.map(one => one.uuid)).toEqual(['GPU-0', 'GPU-1']);
-  const again = applyEvent(loaded, { revision: 9, snapshot: true });
+  const again = applyEvent(loaded, event({ revision: 9, snapshot: true }));
   expect(again.devices).toEqual([]);
   expect(again.environments.size).toBe(0);
 });
 
 it('a change replaces what it names and leaves the rest as it was', () => {
-  const changed = applyEvent(loaded, {
-    revision: 2,
-    devices: [device({ uuid: 'GPU-1', index: 1, utilization: 7 })]
-  });
+  const changed = applyEvent(
+    loaded,
+    event({
+      revision: 2,
+      devices: [device({ uuid: 'GPU-1', index: 1, utilization: 7 })]
+    })
+  );
   expect(changed.devices[1].utilization).toBe(7);
   expect(changed.devices[0]).toBe(loaded.devices[0]);
   expect(changed.environments.get('kernel-1')).toBe(
@@ -35,21 +41,24 @@ it('what was removed is gone, with what was said about it', () => {
     ...loaded,
     refusals: new Map([['kernel-1', { message: 'No', hint: '' }]])
   };
-  const changed = applyEvent(refused, { revision: 3, removed: ['kernel-1'] });
+  const changed = applyEvent(
+    refused,
+    event({ revision: 3, removed: ['kernel-1'] })
+  );
   expect(changed.environments.size).toBe(0);
   expect(changed.refusals.size).toBe(0);
 });
 
 it('a change does not open a connection that a snapshot has not', () => {
   const down = { ...loaded, connection: { kind: 'disconnected' } as const };
-  const changed = applyEvent(down, { revision: 4, environments: [] });
+  const changed = applyEvent(down, event({ revision: 4, environments: [] }));
   expect(changed.connection.kind).toBe('disconnected');
 });
 
 it('health stays until it is told anew', () => {
   const health = { version: '1', driver: 'No driver.' } as never;
-  const sick = applyEvent(loaded, { revision: 5, health });
-  expect(applyEvent(sick, { revision: 6 }).health).toBe(health);
+  const sick = applyEvent(loaded, event({ revision: 5, health }));
+  expect(applyEvent(sick, event({ revision: 6 })).health).toBe(health);
 });
 
 it('a new action takes an older refusal away', () => {

@@ -1,6 +1,8 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import type { IEvent } from '../src/api/types';
 import { GpuStore } from '../src/store';
 import { EventStream } from '../src/stream';
+import { event } from './samples';
 
 class Socket {
   onmessage: ((message: { data: string }) => void) | null = null;
@@ -9,8 +11,8 @@ class Socket {
   close() {
     this.closed = true;
   }
-  say(event: object) {
-    this.onmessage?.({ data: JSON.stringify(event) });
+  say(changes: Partial<IEvent>) {
+    this.onmessage?.({ data: JSON.stringify(event(changes)) });
   }
 }
 

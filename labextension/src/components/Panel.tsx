@@ -51,7 +51,7 @@ export function Panel(props: IPanelProps): JSX.Element {
               />
             </>
           )}
-          {state.health?.notices?.map(notice => (
+          {state.health?.notices.map(notice => (
             <p key={notice} className="jp-Genv-quiet">
               {notice}
             </p>
