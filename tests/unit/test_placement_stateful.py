@@ -27,7 +27,7 @@ from genv_jupyter.policy import Policy
 
 MIB = 2**20
 OWNERS = ("local:1", "local:2")
-ENVIRONMENTS = tuple(f"{owner}/{number}" for owner in OWNERS for number in range(4))
+ENVIRONMENTS = tuple(f"{owner}/{number}" for owner in OWNERS for number in range(2))
 SIZES = (8_000 * MIB, 24_000 * MIB, 24_001 * MIB)
 
 
