@@ -49,9 +49,33 @@ def broker_home(
     home.mkdir(mode=0o700)
     monkeypatch.setenv("GENV_JUPYTER_HOME", str(home))
     monkeypatch.setenv("GENV_JUPYTER_SIMULATE", marker.args[0] if marker else SIMULATE)
-    where = rendezvous.address()
+    known = {rendezvous.address()}
     yield home
-    end_broker(where)
+    # A test may have chosen other devices, or a driver, on its way: those brokers are its own too.
+    known |= {rendezvous.address(), rendezvous.address(str(home), "")}
+    for where in known:
+        end_broker(where)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_broker_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A broker outlives whoever started it, so one that a test forgot is easily missed."""
+    yield
+    ours = str(tmp_path_factory.getbasetemp())
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+            if b"genv_jupyter.broker" not in (process / "cmdline").read_bytes():
+                continue
+            environ = dict(
+                entry.split("=", 1)
+                for entry in (process / "environ").read_text(errors="replace").split("\0")
+                if "=" in entry
+            )
+            if environ.get("GENV_JUPYTER_HOME", "").startswith(ours):
+                left.append(f"{process.name}, of {environ.get('PYTEST_CURRENT_TEST')}")
+                end(int(process.name))
+    assert left == [], "these brokers were still there, and were ended now"
 
 
 def end_broker(where: str, timeout: float = 10.0) -> None:
@@ -65,6 +89,11 @@ def end_broker(where: str, timeout: float = 10.0) -> None:
         pid, uid, _ = rendezvous.peer(sock)
     if pid <= 0 or uid != os.getuid():
         return
+    end(pid, timeout)
+
+
+def end(pid: int, timeout: float = 10.0) -> None:
+    """End a process, politely first; it fails the test to need more than that."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -80,4 +109,4 @@ def end_broker(where: str, timeout: float = 10.0) -> None:
     finally:
         os.close(process)
     if number == signal.SIGKILL:
-        pytest.fail(f"The broker (pid {pid}) did not end within {timeout:.0f} s of SIGTERM.")
+        pytest.fail(f"Process {pid} did not end within {timeout:.0f} s of SIGTERM.")

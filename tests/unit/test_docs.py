@@ -6,13 +6,14 @@ import importlib
 import inspect
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-import pytest
+from traitlets.config import Configurable
 
-from genv_jupyter.errors import all_errors
+from genv_jupyter.api import openapi
+from genv_jupyter.errors import GpuError, all_errors
+from genv_jupyter.kernel import parsing
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -30,12 +31,12 @@ def text_of(page: Path) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in cells)
 
 
-def named(pattern: str) -> list[tuple[str, str]]:
+def named(pattern: str) -> list[tuple[str, Any]]:
     """Return (page, match) of everything in the documentation that fits the pattern."""
     found = {
         (page.relative_to(ROOT).as_posix(), match)
         for page in PAGES
-        for match in re.findall(pattern, text_of(page))
+        for match in re.findall(pattern, text_of(page), re.M)
     }
     assert found, f"the documentation names nothing like {pattern}: this test checks nothing"
     return sorted(found)
@@ -63,17 +64,60 @@ def test_every_public_environment_variable_is_documented() -> None:
 
 
 def test_traits_exist() -> None:
-    for page, (module, owner, trait) in named(r"c\.((?:genv_jupyter\.)?)(\w+)\.(\w+) ="):
-        assert not module
-        assert trait in configurable(owner).class_trait_names(config=True), f"{page}: {owner}.{trait}"
+    for page, (owner, trait) in named(r"^c\.(\w+)\.(\w+) ="):
+        known = configurable(owner).class_trait_names(config=True)
+        assert trait in known, f"{page}: {owner}.{trait}"
 
 
-def configurable(name: str) -> type:
+def configurable(name: str) -> type[Configurable]:
     for module in ("genv_jupyter.server.app", "genv_jupyter.server.provisioner"):
         found = getattr(importlib.import_module(module), name, None)
         if inspect.isclass(found):
             return found
     raise AssertionError(f"{name} is no configurable of ours")
+
+
+def test_configuration_names_every_trait() -> None:
+    """Each trait of the app is documented, and a kernelspec's settings are the provisioner's."""
+    text = (ROOT / "docs/configuration.md").read_text()
+    app, provisioner = configurable("GenvJupyterApp"), configurable("GenvProvisioner")
+    own = {name for name in app.class_own_traits(config=True) if f"`{name}`" not in text}
+    assert own == set()
+    sample = json.loads(re.search(r"```json\n(.*?)```", text, re.S)[1])["metadata"]
+    listed = re.search(r"Its `config` takes (.*?):\n", text, re.S)[1]
+    names = set(re.findall(r"`(\w+)`", listed)) | set(sample["kernel_provisioner"]["config"])
+    assert names == set(provisioner.class_own_traits())
+
+
+def test_magic_lines_are_understood() -> None:
+    lines = [(page, line) for page, line in named(r"%gpu[^\n`]*") if not skipped(line)]
+    assert len(lines) > 20
+    for page, line in lines:
+        words = re.split(r" {3,}| — |[.,;:)]+(?: |$)", line.removeprefix("%gpu"))[0]
+        try:
+            parsing.read(words.replace("…", "").strip())
+        except GpuError as error:
+            raise AssertionError(f"{page} says {line!r}: {error}") from None
+
+
+def skipped(line: str) -> bool:
+    """Leave out prose that goes on after the bare name, such as '%gpu magic'."""
+    return (
+        re.match(r"%gpu(?: [a-z]+)? (?:in|of|shows|where|works|magic|and|is)\b", line) is not None
+    )
+
+
+def test_rest_table_is_the_api() -> None:
+    """The routes documented are those of the OpenAPI file, less what faces say to the broker."""
+    rows = re.findall(r"^\| `([A-Z]+) ([^`]+)` \|", (ROOT / "docs/rest.md").read_text(), re.M)
+    documented = {(verb, f"/{path}") for verb, path in rows}
+    described = {
+        (verb.upper(), path)
+        for path, verbs in openapi.document()["paths"].items()
+        for verb in verbs
+        if verb in ("get", "put", "post", "patch", "delete") and not path.startswith("/servers")
+    }
+    assert documented == described
 
 
 def test_make_targets_exist() -> None:
