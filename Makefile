@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 
 FRONT_END := package.json tsconfig.json install.json \
-  $(shell find labextension -type f -not -path '*/lib/*' -not -name '*.tsbuildinfo' 2>/dev/null)
+  $(shell find labextension -type f -not -path '*/lib/*' -not -path '*/node_modules/*' -not -name '*.tsbuildinfo' 2>/dev/null)
 DATA_FILES := $(shell find jupyter-config -type f 2>/dev/null)
 
 .PHONY: help lab test lint pytest bench screenshots wheel clean
@@ -56,7 +56,7 @@ bench: $(STAMPS)/test
 
 screenshots: $(STAMPS)/test
 	pytest tests/browser
-	python docs/images/collect.py
+	cp .artifacts/screenshots/story-1-shared-light.png docs/images/sidebar.png
 
 wheel: $(STAMPS)/labextension
 	pip install -q build
