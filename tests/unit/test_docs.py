@@ -9,9 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 from traitlets.config import Configurable
 
 from genv_jupyter.api import openapi
+from genv_jupyter.api.client import Client
+from genv_jupyter.cli.main import main
 from genv_jupyter.errors import GpuError, all_errors
 from genv_jupyter.kernel import parsing
 
@@ -98,6 +101,25 @@ def test_magic_lines_are_understood() -> None:
             parsing.read(words.replace("…", "").strip())
         except GpuError as error:
             raise AssertionError(f"{page} says {line!r}: {error}") from None
+
+
+def test_terminal_commands_are_understood() -> None:
+    for page, line in named(r"jupyter gpu[^\n`)#]*"):
+        words = line.split()[2:]
+        if words and words[0] in ("...", "…"):
+            continue
+        command = main.commands[words[0]]
+        try:
+            command.make_context(words[0], words[1:], resilient_parsing=False)
+        except click.UsageError as error:
+            raise AssertionError(f"{page} says {line!r}: {error.message}") from None
+
+
+def test_python_methods_exist() -> None:
+    unknown = [
+        (page, name) for page, name in named(r"client\.(\w+)\(") if not hasattr(Client, name)
+    ]
+    assert unknown == []
 
 
 def skipped(line: str) -> bool:
