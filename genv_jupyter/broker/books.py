@@ -56,7 +56,8 @@ class Books:
             self.add_slot(Slot(uuid=device.uuid, capacity=device.memory_capacity, health="unknown"))
         for server in state.servers:
             self.servers[server.id] = server
-        for row in state.environments:
+        self.environments = {row.id: row for row in state.environments}
+        for row in state.environments:  # an heir may stand before the one it takes over from
             self._set_environment(row)
         for grant in state.grants:
             self._add(grant)
