@@ -15,8 +15,7 @@ from typing import Any, Mapping  # noqa: UP035 (Python 3.8 runs this too)
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NOT_INITIALIZED = 3
-# Frameworks that remember "no GPU" although CUDA itself was never initialised.
-_FORGETFUL = ("jax", "tensorflow")
+_REMEMBERING = ("jax", "tensorflow")
 
 _seen_initialized = False
 """Never goes back. A forked child answers "not initialised" although CUDA can never work in it:
@@ -33,16 +32,20 @@ def cuda_state() -> str:
         hidden leaves the driver uninitialised.
     """
     global _seen_initialized
-    if _seen_initialized:
-        return "initialized"
+    if not _seen_initialized:
+        driver = _loaded_driver()
+        if driver is not None:
+            count = ctypes.byref(ctypes.c_int())
+            _seen_initialized = driver.cuDeviceGetCount(count) != _NOT_INITIALIZED
+    return "initialized" if _seen_initialized else "not_initialized"
+
+
+def _loaded_driver() -> Any:
+    """Return CUDA's library if somebody has loaded it; never load it."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:  # nobody has loaded it
-        return "not_initialized"
-    if driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == _NOT_INITIALIZED:
-        return "not_initialized"
-    _seen_initialized = True
-    return "initialized"
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return None
 
 
 def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
@@ -55,10 +58,11 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     -------
     dict
         ``cuda`` as ``cuda_state``; ``applied``: ``live``, or ``at_restart`` when the values differ
-        and CUDA would not see them; ``visible``: what ``CUDA_VISIBLE_DEVICES`` is now; ``forget``:
-        imported frameworks that may have remembered "no GPU" and then need a restart.
+        and CUDA would not see them; ``visible``: what ``CUDA_VISIBLE_DEVICES`` is now;
+        ``stubborn``: as ``stubborn`` says, before the change.
     """
     cuda = cuda_state()
+    remembering = stubborn()
     changed = {name: value for name, value in environ.items() if os.environ.get(name) != value}
     applied = "live"
     if changed and cuda == "initialized":
@@ -77,13 +81,22 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
         "cuda": cuda,
         "applied": applied,
         "visible": os.environ.get(_VISIBLE),
-        "forget": forgetful(),
+        "stubborn": remembering,
     }
 
 
-def forgetful() -> list[str]:
-    """Return the imported frameworks that, having found no GPU once, look no more."""
-    return [name for name in _FORGETFUL if name in sys.modules]
+def stubborn() -> list[str]:
+    """Return what was loaded while the devices are hidden, and may look no more if it has looked.
+
+    JAX and TensorFlow remember "no GPU"; whether CUDA does after a ``cuInit`` that found none is
+    not documented, and whether one was tried cannot be asked.
+    """
+    if os.environ.get(_VISIBLE) != "":
+        return []
+    found = [name for name in _REMEMBERING if name in sys.modules]
+    if cuda_state() == "not_initialized" and _loaded_driver() is not None:
+        found.append("CUDA")
+    return found
 
 
 def expression(environ: Mapping[str, str | None] | None) -> str:

@@ -143,7 +143,7 @@ class Session:
         """Make this process see its grants, and tell the broker; also: who may need a restart."""
         done = live.apply_environ(environment.environ or {})
         patch = EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
-        return self.client.patch(environment.id, patch), done["forget"]
+        return self.client.patch(environment.id, patch), done["stubborn"]
 
     def origin(self, environment: Environment | None) -> list[str]:
         """Say so when no Jupyter server of ours started this process."""
@@ -202,7 +202,7 @@ class Session:
         """
         before = self.ensure()
         cuda = _cuda()
-        needed = cuda == "initialized" or bool(live.forgetful())
+        needed = cuda == "initialized" or bool(live.stubborn())
         restart = restart and needed
         if restart and before.server is None:
             raise Conflict(
@@ -213,23 +213,21 @@ class Session:
         after = self.client.attach(before.id, request, cuda=cuda, restart=restart)
         if restart and (after.applied != "live" or _held(before) != _held(after)):
             self._restart(after, "Attached; the kernel restarts now to see it.")
-        after, forget = self._applied(after)
+        after, stubborn = self._applied(after)
         same = before.applied == "live" and _held(before) == _held(after)
         view = self.status(environment=after, head="Attached already." if same else "Attached.")
-        view.remarks += tuple(self._after_attach(after, forget, same))
+        view.remarks += tuple(self._after_attach(after, stubborn, same))
         return view
 
-    def _after_attach(self, after: Environment, forget: list[str], same: bool) -> list[str]:
-        said = []
+    def _after_attach(self, after: Environment, stubborn: list[str], same: bool) -> list[str]:
         if after.applied == "at_restart":
-            said.append("CUDA is initialised here already: restart the kernel to see the change.")
-        elif forget and not same:
-            names = " and ".join(forget)
-            said.append(
-                f"{names} was imported before, and remembers if it has found no GPU: restart the "
-                "kernel if it still sees none (the grant is kept)."
-            )
-        return said
+            return ["CUDA is initialised here already: restart the kernel to see the change."]
+        if not stubborn or same:
+            return []
+        return [
+            f"{' and '.join(stubborn)} was loaded while GPUs were hidden here: if it has looked "
+            "for one already, it sees none until the kernel is restarted (the grant is kept)."
+        ]
 
     def detach(self, device: str | None = None, *, restart: bool = False) -> StatusView:
         """Give back everything, or one device: hidden in this process first, then freed.

@@ -169,16 +169,25 @@ def test_devices_are_hidden_before_the_broker_hears_of_the_release(server: Serve
     assert kernel.value("at_call") == ""
 
 
-def test_frameworks_that_remember_no_gpu_are_named(server: Server) -> None:
+def test_what_may_remember_no_gpu_is_named(server: Server) -> None:
     kernel = server.kernel("llm")
     kernel.run("import sys, types; sys.modules['jax'] = types.ModuleType('jax')")
     attached = kernel.run("%gpu attach 0.5")
-    assert "jax was imported before" in " ".join(attached.text.split())
+    assert "jax was loaded while GPUs were hidden" in " ".join(attached.text.split())
     assert "jax" not in kernel.run("%gpu attach 0.5").text, "nothing has changed this time"
+    assert kernel.run("%gpu release").ok
     sent = kernel.begin("%gpu attach 1 --restart")
     assert next_want(server, "restart").kernel == kernel.id
     kernel.manager.interrupt_kernel()
     assert kernel.finish(sent).status == "error"
+
+
+def test_cuda_that_has_looked_in_vain_is_named(server: Server) -> None:
+    kernel = server.kernel("llm")
+    kernel.run(SEEN)
+    assert kernel.value("seen()") == []
+    attached = kernel.run("%gpu attach 0.5")
+    assert attached.ok and "CUDA was loaded while GPUs were hidden" in attached.text
 
 
 def test_one_of_two_devices_is_released(server: Server) -> None:
@@ -227,7 +236,7 @@ def test_restart_interrupts_and_fails_the_cell(server: Server) -> None:
     kernel = server.kernel("debug")
     assert kernel.run("%gpu attach 0.5").ok
     kernel.run(SEEN + "seen()")
-    sent = kernel.begin("%gpu attach 2 --restart")
+    sent = kernel.begin("%gpu attach 0.25 --restart")  # the same device, another cap
     assert next_want(server, "restart").kernel == kernel.id
     kernel.manager.interrupt_kernel()  # what a server does first
     ran = kernel.finish(sent)
