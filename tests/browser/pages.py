@@ -85,7 +85,21 @@ class Notebook:
         prompt.click()
         self.page.keyboard.press("Control+Enter")
         expect(prompt).not_to_have_text(before)
+        self.finished(cell)
+
+    def finished(self, cell: int) -> None:
+        """Wait until a cell is done."""
+        prompt = self.cell(cell).locator(".jp-InputPrompt")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=PATIENCE)
+
+    def expect_idle(self) -> None:
+        """Wait until the kernel, perhaps another one now, is ready."""
+        self.page.wait_for_function(
+            """() => {
+              const context = window.jupyterapp.shell.currentWidget.sessionContext;
+              return context.session?.kernel?.status === 'idle';
+            }"""
+        )
 
     def output(self, cell: int) -> Locator:
         return self.cell(cell).locator(".jp-OutputArea")

@@ -188,7 +188,7 @@ def test_restart_keeps_what_was_granted(jupyter: Jupyter, page: Page) -> None:
     notebook.command("genv-jupyter:restart")
     page.get_by_role("dialog").get_by_role("button", name="Restart").click()
     jupyter.until(lambda: jupyter.environment("llm.ipynb")["pid"] not in (before["pid"], None))
-    expect(page.get_by_title("Kernel status: Idle").first).to_be_visible()
+    notebook.expect_idle()
     notebook.run(2)
     after = jupyter.environment("llm.ipynb")
     assert after["grants"] == before["grants"]
