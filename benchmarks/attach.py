@@ -18,7 +18,7 @@ from typing import Any
 
 from contenders import Contender, Floor, GenvCommand, GenvFunctions, InProcess, OverSocket
 from contenders import available as genv_available
-from figures import keep, print_table, summary, timed
+from figures import RESULTS, keep, print_table, summary, timed
 
 SIZES = (10, 200, 1_000, 10_240)
 WARM_UP = 20
@@ -105,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=300, help="turns for each of ours (300)")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for each of genv's (20)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="live environments")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the file goes")
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {"devices": 256, "sizes": {}}
     medians: dict[int, dict[str, float]] = {}
@@ -130,6 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_table(["", "environments", "median", "p99", "x floor", "n"], rows)
     if genv_available():
         results["genv"] = importlib.metadata.version("genv")
+    else:
+        print("genv is not installed, so it was not measured: pip install 'genv-jupyter[bench]'")
     print()
     judged = verdicts(medians)
     print_table(
@@ -139,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results["targets"] = [
         {"target": what, "measured": value, "reached": reached} for what, value, reached in judged
     ]
-    print(f"\nwritten to {keep('attach', results)}")
+    print(f"\nwritten to {keep('attach', results, options.results)}")
 
 
 if __name__ == "__main__":

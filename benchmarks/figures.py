@@ -58,15 +58,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join((first, *rest)))
 
 
-def keep(name: str, results: dict[str, Any]) -> Path:
-    """Write the results beside the benchmarks, with what they were measured on."""
+def keep(name: str, results: dict[str, Any], directory: Path = RESULTS) -> Path:
+    """Write the results into a directory, with what they were measured on."""
     machine = {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "processors": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{name}.json"
     path.write_text(json.dumps({"machine": machine, **results}, indent=2) + "\n")
     return path

@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contenders import end
-from figures import interval, keep, print_table, summary
+from figures import RESULTS, interval, keep, print_table, summary
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 
 from genv_jupyter.api.client import Client
+from genv_jupyter.server.host import own_host
 
 HERE = Path(__file__).parent
 STARTUP = HERE.parent / "jupyter-config" / "ipython"
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=200, help="kernels of each kind (200)")
     parser.add_argument("--magics", type=int, default=30, help="first %%gpu measured (30)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the file goes")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-bench-") as name:
         for variable in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
@@ -202,9 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             found = asyncio.run(measure(options.rounds, options.magics))
         finally:
+            # First: this process counts as a server, and would start another broker.
+            own_host().reports.close().result(PATIENCE)
             client.close()
             end(broker)
-    print(f"\nwritten to {keep('kernel_start', report(*found))}")
+    print(f"\nwritten to {keep('kernel_start', report(*found), options.results)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""The benchmarks still run; what they measure is for people to judge, not for a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(name: str, results: Path, *options: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), *options, "--results", str(results)],
+        env=os.environ | {"TMPDIR": str(results)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "to reach" in done.stdout
+    return json.loads((results / f"{name}.json").read_text())
+
+
+def test_attach_is_compared_with_the_bare_database(tmp_path: Path) -> None:
+    found = run("attach", tmp_path, "--sizes", "10", "--rounds", "3", "--seconds", "0")
+    measured = found["sizes"]["10"]
+    assert {"in_process", "socket", "floor"} <= measured.keys()
+    assert all(one["n"] >= 3 and one["median_ms"] > 0 for one in measured.values())
+
+
+def test_kernel_start_is_compared_with_jupyters_own(tmp_path: Path) -> None:
+    found = run("kernel_start", tmp_path, "--rounds", "1", "--magics", "1")
+    assert found["starts"].keys() == {"plain", "stub", "ours"}
+    assert found["first_gpu"]["n"] == 1
+    assert len(found["added"]["ours_total"]["interval_95_ms"]) == 2
