@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import socket
 import stat
+import time
 from pathlib import Path
 
 from genv_jupyter.errors import Unavailable
@@ -16,9 +18,14 @@ BASE = Path("/var/tmp")
 """Local to the host and outliving a log-out: ``/run/user/UID`` ends with the last session while
 kernels live on, and ``/tmp`` may be private to a service."""
 
+LEAVING_SECONDS = 5.0
+"""For which a broker that has given up its name may still be writing."""
+
 
 def private(directory: Path) -> Path:
-    """Make a directory that is ours alone (mode 0700), or say why it is not.
+    """Make a directory of mode 0700, or take one that is ours and that nobody else may write to.
+
+    The mode of a directory that is there already is never changed: it may be somebody's home.
 
     Raises
     ------
@@ -34,8 +41,11 @@ def private(directory: Path) -> Path:
             f"{directory} is not a directory of yours: somebody may have put it there.",
             hint="Have it removed, or set GENV_JUPYTER_HOME to a directory of your own.",
         )
-    if found.st_mode & 0o077:
-        directory.chmod(0o700)
+    if found.st_mode & 0o022:
+        raise Unavailable(
+            f"Others may write to {directory}, so the GPU broker cannot keep its files there.",
+            hint=f"chmod go-w {directory}, or set GENV_JUPYTER_HOME to another directory.",
+        )
     return directory
 
 
@@ -43,38 +53,77 @@ def live_directory(simulate: str) -> Path:
     """Return the directory of the live ledger: for this boot and this pid namespace only."""
     home = os.environ.get("GENV_JUPYTER_HOME")
     top = private(Path(home) if home else BASE / f"genv-jupyter-{os.getuid()}")
-    kind = "simulated" if simulate else "live"
+    # Each set of simulated devices has a broker, and so a ledger, of its own.
+    kind = f"simulated-{hashlib.sha256(simulate.encode()).hexdigest()[:8]}" if simulate else "live"
     return private(top / f"{kind}-{boot_id()[:8]}-{pid_namespace()}")
 
 
-def records_path() -> Path:
+def records_path(simulate: str) -> Path:
     """Return the file of the records: one for each host, with the user's Jupyter data."""
+    kind = "simulated" if simulate else "records"
     home = os.environ.get("GENV_JUPYTER_HOME")
     if home:
-        return Path(home) / "records.sqlite"
+        return Path(home) / f"{kind}.sqlite"
     from jupyter_core.paths import jupyter_data_dir
 
     top = Path(jupyter_data_dir()) / "genv-jupyter"
-    return private(top) / f"records-{socket.gethostname()}.sqlite"
+    return private(top) / f"{kind}-{socket.gethostname()}.sqlite"
 
 
-def lock(directory: Path) -> int:
+def lock(directory: Path, seconds: float = LEAVING_SECONDS) -> int:
     """Hold a directory for the life of this process; return the descriptor.
 
-    The abstract socket is the first lock; this one holds where network namespaces differ.
+    The abstract socket is the first lock; this one holds where network namespaces differ, and
+    until a broker that has given up its name has written its last word.
 
     Raises
     ------
     Unavailable
-        Another broker holds it.
+        Another broker holds it, and still does after so many seconds.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            os.close(descriptor)
+            raise Unavailable(
+                f"Another GPU broker of yours uses {directory}: it does not leave, or runs in "
+                "another network namespace.",
+                hint="End it, or set GENV_JUPYTER_HOME to another directory here.",
+            ) from None
+
+
+def claim_socket(path: Path) -> None:
+    """Take the path of a socket for the life of this process, and remove what a dead broker left.
+
+    A file beside it is the lock: two that looked whether somebody listens, and then removed the
+    socket, could each remove the other's.
+
+    Raises
+    ------
+    BlockingIOError
+        Another broker has it.
+    Unavailable
+        What is there is no socket, or not ours.
+    """
+    private(path.parent)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)  # never closed
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise Unavailable(
-            f"Another GPU broker of yours uses {directory} from another network namespace.",
-            hint="Set GENV_JUPYTER_HOME to another directory here.",
-        ) from None
-    return descriptor
+        raise
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise Unavailable(
+                f"{path} is there already, and is no socket.",
+                hint="Set GENV_JUPYTER_SOCKET to a path that nothing else uses.",
+            )
+        path.unlink()

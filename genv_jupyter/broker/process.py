@@ -163,11 +163,20 @@ def main(*, replace: bool, idle_seconds: float) -> int:
         source = open_source(simulate)
         ledger = LiveLedger(directory / "ledger.sqlite")
         notices: list[str] = []
-        records = _records(notices)
+        records = _records(simulate, notices)
         broker = Broker(ledger, source, Policy(), records=records)
         broker.core.notices.extend(notices)
     except GpuError as error:
         _say(error.payload())
+        return 1
+    except OSError as error:
+        _say(
+            Unavailable(
+                f"The GPU broker cannot use its files: {error}.",
+                hint="Make room or give yourself access there, or set GENV_JUPYTER_HOME to "
+                "another directory.",
+            ).payload()
+        )
         return 1
     _log_to(directory / "broker.log")
     log.info("version %s, pid %d, ledger %s", __version__, os.getpid(), directory)
@@ -181,10 +190,10 @@ def main(*, replace: bool, idle_seconds: float) -> int:
     return 0
 
 
-def _records(notices: list[str]) -> RecordsLedger | None:
+def _records(simulate: str, notices: list[str]) -> RecordsLedger | None:
     """Open the records; without them the broker still works, and says so."""
     try:
-        records = RecordsLedger(directories.records_path())
+        records = RecordsLedger(directories.records_path(simulate))
         notices.extend(records.open())
     except (GpuError, OSError) as error:
         notices.append(f"No history is kept: {error}")
@@ -205,7 +214,10 @@ def _take_name(replace: bool) -> socket.socket | None:
         except OSError as error:
             sock.close()
             if error.errno != errno.EADDRINUSE:
-                raise Unavailable(f"The GPU broker cannot listen: {error}.") from error
+                raise Unavailable(
+                    f"The GPU broker cannot listen: {error}.",
+                    hint="If GENV_JUPYTER_SOCKET is set, check that path (at most 107 bytes).",
+                ) from error
         if not replace:
             return None
         if not asked:
@@ -219,12 +231,10 @@ def _take_name(replace: bool) -> socket.socket | None:
 
 def _bind(sock: socket.socket, where: str) -> None:
     if not where.startswith("\0"):
-        path = Path(where)
-        directories.private(path.parent)
-        with contextlib.suppress(OSError):
-            rendezvous.connect(timeout=1).close()
-            raise OSError(errno.EADDRINUSE, "a broker listens there")
-        path.unlink(missing_ok=True)
+        try:
+            directories.claim_socket(Path(where))
+        except BlockingIOError as error:
+            raise OSError(errno.EADDRINUSE, "another broker has this path") from error
     sock.bind(where)
     sock.listen(1024)
     sock.setblocking(False)

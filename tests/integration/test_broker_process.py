@@ -255,3 +255,17 @@ def test_errors_leave_in_one_shape(broker_home: Path) -> None:
         finally:
             other.kill()
             other.wait()
+
+
+def test_two_at_once_at_a_path_start_one(
+    broker_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENV_JUPYTER_SOCKET", str(broker_home / "broker.sock"))
+    asked = [
+        subprocess.Popen([sys.executable, "-c", ASK], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    answers = {process.communicate(timeout=60)[0] for process in asked}
+    rendezvous.start_broker()  # one more, while the first serves
+    answers.add("{} {}\n".format(*ask()))
+    assert len(answers) == 1 and answers.pop()
