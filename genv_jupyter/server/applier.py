@@ -55,14 +55,14 @@ class Applier:
     manager_of
         Returns the kernel manager of a kernel id, ``None`` where it is not ours.
     tell
-        Reports an outcome to the broker, and returns the variables that the environment has now
-        (``None`` when it is gone).
+        Reports to the broker how applying variables went, and returns those that the environment
+        has now (``None`` when it is gone).
     """
 
     def __init__(
         self,
         manager_of: Callable[[str], Any],
-        tell: Callable[[str, Outcome], Awaitable[Environ | None]],
+        tell: Callable[[str, Environ, Outcome], Awaitable[Environ | None]],
         log: logging.Logger,
     ) -> None:
         self._manager_of = manager_of
@@ -129,7 +129,8 @@ class Applier:
             else:
                 outcome = Outcome("at_restart", "unknown")
             # What is wanted may have changed while this waited in the kernel's queue.
-            wanted = await self._tell(kernel, outcome or Outcome("unknown", "unknown"))
+            outcome = outcome or Outcome("unknown", "unknown")
+            wanted = await self._tell(kernel, environ, outcome)
             if wanted == environ:
                 return
 

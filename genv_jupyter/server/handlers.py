@@ -169,7 +169,7 @@ class EnvironmentHandler(Door):
             cuda=cuda,
             restart=self.argument("restart"),
         )
-        if status == 200 and await self._applied(msgspec.json.decode(body, type=Environment)):
+        if status == 200 and await self._applied(self._learned(body)):
             status, body = await self.ask("GET", _path(environment))
         self.answer(status, body)
 
@@ -185,7 +185,7 @@ class EnvironmentHandler(Door):
         if self.host.manager_of(environment) is not None:
             status, body = await self.ask("GET", _path(environment))
             if status == 200:
-                before = msgspec.json.decode(body, type=Environment)
+                before = self._learned(body)
                 cuda = await self.host.let_go(before, device)
         status = 500
         try:
@@ -193,7 +193,15 @@ class EnvironmentHandler(Door):
         finally:
             if status >= 400 and before is not None and before.environ is not None:
                 self.host.applier.apply(before.id, before.environ)  # it keeps what it has
+        if status == 200:
+            self._learned(body)
         self.answer(status, body)
+
+    def _learned(self, body: bytes) -> Environment:
+        """Read an answer; a kernel of this server that restarts now needs to know it."""
+        environment = msgspec.json.decode(body, type=Environment)
+        self.host.reports.learn(environment)
+        return environment
 
     async def _applied(self, environment: Environment) -> bool:
         """Apply what was granted; say whether that was done in time."""
@@ -239,6 +247,8 @@ class NotFoundHandler(Door):
 class EventsHandler(WebSocketMixin, ErrorShape, WebSocketHandler):
     """The event stream: a snapshot, then changes."""
 
+    # Without pings: behind a Hub any byte counts as activity and keeps an abandoned server alive.
+    ping_interval = 0
     _unread = 0
     _since: int | None = None
 

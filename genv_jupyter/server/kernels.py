@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,7 @@ from typing import Any, get_args
 from jupyter_core.utils import ensure_async
 from jupyter_server import CallContext
 from jupyter_server.services.sessions.handlers import SessionHandler
+from tornado import web
 
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation.environ import environ_of
@@ -46,6 +48,8 @@ class ServerHost(Host):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watching: asyncio.Task[Any] | None = None
+        # Not the kernel manager's own list: a kernel joins that when its start is over.
+        self._managers: dict[str, Any] = {}
         self._observed: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dirty: set[Kernel] = set()
 
@@ -85,6 +89,7 @@ class ServerHost(Host):
 
     def watch(self, kernel: Kernel, manager: Any, *, restarted: bool) -> None:
         self.start()
+        self._managers[kernel.id] = manager
         if not manager.has_trait("execution_state"):
             return
         if manager not in self._observed:
@@ -95,6 +100,7 @@ class ServerHost(Host):
             manager.execution_state = "starting"
 
     def forget(self, kernel: str) -> None:
+        self._managers.pop(kernel, None)
         self.applier.forget(kernel)
 
     def path_of(self, session: str | None) -> str | None:
@@ -116,7 +122,10 @@ class ServerHost(Host):
             return None
         session = handler.path_kwargs.get("session_id", "")
         sessions: Any = handler.session_manager
-        row = await ensure_async(sessions.get_session(session_id=session))
+        try:
+            row = await ensure_async(sessions.get_session(session_id=session))
+        except web.HTTPError:  # the session ended meanwhile
+            return None
         kernel = str(row["kernel"]["id"])
         if row["type"] != "notebook" or self.manager_of(kernel) is None:
             return None
@@ -171,10 +180,11 @@ class ServerHost(Host):
     def on_stale(self, kernel: str, environ: Environ) -> None:
         self._in_loop(lambda: self.applier.apply(kernel, environ))
 
-    def _in_loop(self, call: Any) -> None:
+    def _in_loop(self, call: Callable[[], object]) -> None:
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(call)
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it was closed this moment
+                loop.call_soon_threadsafe(call)
 
     def _dispatch(self, event: Event) -> None:
         self.hub.publish(event)
@@ -183,10 +193,10 @@ class ServerHost(Host):
 
     def _perform(self, want: Want) -> None:
         kernels = self.serverapp.kernel_manager
-        if want.kernel not in kernels:
-            self.log.info("Kernel %s is not here any more.", want.kernel)
-        elif want.action == "apply":
+        if want.action == "apply":
             self.applier.apply(want.kernel, want.environ or {})
+        elif want.kernel not in kernels:
+            self.log.info("Kernel %s is not here any more.", want.kernel)
         elif want.action == "restart":
             self._spawn(ensure_async(kernels.restart_kernel(want.kernel)))
         else:
@@ -197,10 +207,7 @@ class ServerHost(Host):
     def manager_of(self, kernel: str) -> Any:
         """Return the manager of a running kernel of this server that the broker knows."""
         known = self.reports.kernels.get(kernel)
-        kernels = self.serverapp.kernel_manager
-        if known is None or known.pid is None or kernel not in kernels:
-            return None
-        return kernels.get_kernel(kernel)
+        return self._managers.get(kernel) if known is not None and known.pid is not None else None
 
     async def let_go(self, environment: Environment, device: str | None) -> Cuda:
         """Hide what is about to be detached, where CUDA is not initialised; say how it is."""
@@ -217,10 +224,12 @@ class ServerHost(Host):
         outcome = await self.applier.ask(kernel.id, hidden, PROBE_SECONDS)
         return "unknown" if outcome is None else outcome.cuda
 
-    async def _tell(self, kernel: str, outcome: Outcome) -> Environ | None:
+    async def _tell(self, kernel: str, environ: Environ, outcome: Outcome) -> Environ | None:
         known = self.reports.kernels.get(kernel)
         if known is None:
             return None
+        if outcome.applied == "live":
+            known.variables = environ
         cuda = None if outcome.cuda == "unknown" else outcome.cuda
         telling = self.reports.applied(known, known.launch, outcome.applied, cuda)
         try:

@@ -85,7 +85,6 @@ class GenvProvisioner(LocalProvisioner):
             del kwargs[name]
         super().__init__(**kwargs)
         self._kernel: Kernel | None = None
-        self._variables: Variables | None = None
         self._launched = False
         self._watched = False
 
@@ -116,16 +115,16 @@ class GenvProvisioner(LocalProvisioner):
         kwargs = await super().pre_launch(**kwargs)
         env: dict[str, str] = kwargs["env"]
         try:
-            self._variables = await self._start(env)
+            result = await self._start(env)
         except GpuError as error:
-            self._variables = self._fail_open(error)
+            result = self._fail_open(error)
         except Exception as error:
             # Raising here would cost the user the kernel, and at a restart leave a dead entry.
             self.log.exception("The GPU environment of kernel %s failed.", self.kernel_id)
-            self._variables = self._fail_open(BrokerDown(f"GPU management failed: {error}."))
+            result = self._fail_open(BrokerDown(f"GPU management failed: {error}."))
         if self._kernel is not None:
-            self._kernel.variables = self._variables
-        variables.put(env, self._variables, os.environ)
+            self._kernel.variables = result
+        variables.put(env, result, os.environ)
         return kwargs
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
@@ -202,9 +201,7 @@ class GenvProvisioner(LocalProvisioner):
         environ = started.environment.environ
         if environ is not None and variables.attached(environ):
             return variables.granted(environ)
-        result = variables.unattached(
-            kernel.id, self.unattached, self.on_import, self.default_request
-        )
+        result = self._unattached(kernel)
         trouble = started.refusal or trouble
         if trouble is not None:
             result[variables.NOTICE] = str(trouble)
@@ -228,18 +225,29 @@ class GenvProvisioner(LocalProvisioner):
         """Return what the process starts with when we cannot do our part."""
         notice = f"{error.message} {error.hint or _HINT}".strip()
         self.log.warning("Kernel %s: %s", self.kernel_id, notice)
-        if self._variables is not None:
-            return {**self._variables, variables.NOTICE: notice}
-        known = None if self._kernel is None else self._kernel.id
-        return variables.unmanaged(known, self.unattached, notice)
+        kernel = self._kernel
+        if kernel is None or kernel.environ is None:  # the broker has never heard of it
+            known = None if kernel is None else kernel.id
+            return variables.unmanaged(known, self.unattached, notice)
+        if variables.attached(kernel.environ):
+            result = variables.granted(kernel.environ)
+        else:
+            result = self._unattached(kernel)
+        return {**result, variables.NOTICE: notice}
+
+    def _unattached(self, kernel: Kernel) -> Variables:
+        return variables.unattached(
+            kernel.id, self.unattached, self.on_import, self.default_request
+        )
 
     def _end(self) -> Future[None] | None:
         """The kernel is gone for good: shut down, given up, or never there."""
         kernel = self._kernel
         if kernel is None:
             return None
-        self._kernel = self._variables = None
+        self._kernel = None
         self._launched = False
+        self._host.forget(kernel.id)
         return self._host.reports.ended(kernel.id)
 
 

@@ -36,7 +36,8 @@ class Kernel:
 
     ``launch`` is the number of the present start: it only ever grows for one id, also over
     processes that know nothing of each other. ``pid`` is ``None`` while a start is under way.
-    ``variables`` is what the process was started with.
+    ``variables`` is what the process has, as far as is known here; ``environ`` what its
+    environment says it should have, when the broker was last heard of it.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Kernel:
     unattached: Literal["hide", "all"] = "hide"
     previous: str | None = None
     variables: Environ | None = None
+    environ: Environ | None = None
 
     def next_launch(self) -> None:
         """Begin another start."""
@@ -96,9 +98,10 @@ class Reports:
         on_event: Callable[[Event], None] = lambda event: None,
         on_stale: Callable[[str, Environ], None] = lambda kernel, environ: None,
     ) -> None:
-        self.link = Link(resync=self._resync, on_event=on_event, log=log)
+        self.link = Link(resync=self._resync, on_event=self._take, log=log)
         self.log = log
         self.kernels: dict[str, Kernel] = {}
+        self._on_event = on_event
         self._on_stale = on_stale
         self._ended: set[str] = set()
         self._workers = Workers(2, "genv-jupyter-report")
@@ -167,6 +170,12 @@ class Reports:
         report = KernelReport(launch=launch, applied=applied, cuda=cuda)
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 
+    def learn(self, environment: Environment) -> None:
+        """Keep what a kernel should have: it is what a restart falls back on."""
+        kernel = self.kernels.get(environment.id)
+        if kernel is not None and environment.environ is not None:
+            kernel.environ = environment.environ
+
     def close(self) -> Future[None]:
         """Leave now, or, where kernels are still to be ended, with the end of the last one."""
         self._closing = True
@@ -177,7 +186,14 @@ class Reports:
 
     def _tell(self, kernel: str, report: KernelReport, client: Client | None = None) -> Environment:
         teller = client or self.link.reports
-        return self._reach(teller, lambda: teller.report_kernel(self.link.id, kernel, report))
+        told = self._reach(teller, lambda: teller.report_kernel(self.link.id, kernel, report))
+        self.learn(told)
+        return told
+
+    def _take(self, event: Event) -> None:
+        for environment in event.environments:
+            self.learn(environment)
+        self._on_event(event)
 
     def _reach(self, client: Client, verb: Callable[[], T]) -> T:
         """Call the broker; register again where it has forgotten this process."""
@@ -203,11 +219,15 @@ class Reports:
             self._workers.close()
 
     def _compare(self, kernel: Kernel, environment: Environment) -> None:
-        """A kernel that was started while the broker did not answer may lack its devices."""
-        environ, started = environment.environ, kernel.variables
-        if environ is None or not attached(environ) or started is None:
+        """Have a kernel put right that was started with other devices than it holds now.
+
+        It was started while the broker did not answer, or its grants changed between our question
+        and the birth of the process.
+        """
+        environ, has = environment.environ, kernel.variables
+        if environ is None or has is None or not (attached(environ) or attached(has)):
             return
-        if any(started.get(name) != value for name, value in environ.items()):
+        if any(has.get(name) != value for name, value in environ.items()):
             self._on_stale(kernel.id, environ)
 
     # -- telling again --------------------------------------------------------------------------

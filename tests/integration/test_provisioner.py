@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -356,13 +357,11 @@ async def test_a_kernel_starts_hidden_while_the_broker_hangs(server: Server, hun
     assert found["pid"] == server.manager(kernel).provisioner.pid
 
 
-async def test_a_restart_keeps_its_variables_while_the_broker_hangs(
+async def test_a_restart_keeps_its_devices_while_the_broker_hangs(
     server: Server, request: pytest.FixtureRequest
 ) -> None:
     kernel = await server.start_kernel()
-    environment = await attach(server, kernel, WHOLE)
-    await server.app.kernel_manager.restart_kernel(kernel)
-    await another_process(server, kernel, environment["pid"])
+    environment = await attach(server, kernel, WHOLE)  # while it lives
     request.getfixturevalue("hung")
     await server.app.kernel_manager.restart_kernel(kernel)
     env = await started_with(server, kernel)
@@ -370,26 +369,59 @@ async def test_a_restart_keeps_its_variables_while_the_broker_hangs(
     assert "broker" in env["GENV_JUPYTER_NOTICE"]
 
 
-async def test_a_kernel_that_missed_its_devices_gets_them_later(
+async def test_a_restart_brings_nothing_back_while_the_broker_hangs(
+    server: Server, add_kernelspec: AddKernelspec, request: pytest.FixtureRequest
+) -> None:
+    kernel = await server.start_kernel(add_kernelspec("one", IPYKERNEL, config=WHOLE))
+    gone = await server.gpu("DELETE", f"environments/{kernel}")
+    assert gone.json["state"] == "released"
+    request.getfixturevalue("hung")
+    await server.app.kernel_manager.restart_kernel(kernel)
+    env = await started_with(server, kernel)
+    assert "CUDA_VISIBLE_DEVICES" not in env
+    assert env["GENV_JUPYTER_UNATTACHED"] == "hide"
+
+
+async def test_an_answer_that_comes_too_late_is_not_lost(
     server: Server, add_kernelspec: AddKernelspec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from genv_jupyter.server import provisioner
+    reports = server.host.reports.link.reports
+    attach, given = reports.attach, threading.Event()
 
-    # The broker answers, but later than the kernel waits.
-    monkeypatch.setattr(provisioner, "START_SECONDS", 0.001)
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        environment = attach(*args, **kwargs)
+        given.wait(30)
+        return environment
+
+    monkeypatch.setattr(reports, "attach", slow)
     spec = add_kernelspec("one", IPYKERNEL, config=WHOLE)
     answer = await server.call("POST", "api", "kernels", body={"name": spec})
-    kernel = answer.json["id"]
-    env = await started_with(server, kernel)
-    assert env["CUDA_VISIBLE_DEVICES"] == ""
-    environment = await server.known(kernel)
-    if environment["grants"]:  # the attach was under way when the kernel gave up waiting
-        device = environment["grants"][0]["device"]
+    env = await started_with(server, answer.json["id"])
+    given.set()
+    assert "did not answer" in env["GENV_JUPYTER_NOTICE"]
+    (grant,) = (await server.known(answer.json["id"], applied="live"))["grants"]
+    assert env["CUDA_VISIBLE_DEVICES"] == grant["device"]  # the event stream was quicker
 
-        async def visible() -> bool:
-            return await server.evaluate(kernel, VISIBLE) == repr(device)
 
-        await eventually(visible, "the device is seen")
+async def test_what_was_taken_back_during_a_start_is_hidden_after_it(
+    server: Server, add_kernelspec: AddKernelspec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from genv_jupyter.server.provisioner import GenvProvisioner
+
+    launch = GenvProvisioner.launch_kernel
+
+    async def after_a_detach(self: Any, *args: Any, **kwargs: Any) -> Any:
+        assert server.client.detach(self.kernel_id).state == "released"
+        return await launch(self, *args, **kwargs)
+
+    monkeypatch.setattr(GenvProvisioner, "launch_kernel", after_a_detach)
+    kernel = await server.start_kernel(add_kernelspec("one", IPYKERNEL, config=WHOLE))
+    assert (await started_with(server, kernel))["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+
+    async def hidden() -> bool:
+        return await server.evaluate(kernel, VISIBLE) == "''"
+
+    await eventually(hidden, "the device is hidden")
 
 
 # -- without a server, and by configuration -------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import end_broker
-from tests.integration.servers import VISIBLE, AddKernelspec, Server, eventually
+from tests.integration.servers import VISIBLE, AddKernelspec, Server, Talk, eventually
 
 HALF = {"fraction": 0.5}
 WHOLE = {"gpus": 1}
@@ -100,6 +100,23 @@ async def test_attach_leaves_nothing_in_the_users_names(server: Server) -> None:
     before = await server.evaluate(kernel, "sorted(globals())")
     await attach(server, kernel)
     assert await server.evaluate(kernel, "sorted(globals())") == before
+
+
+async def test_attach_takes_no_reply_from_another_client(server: Server) -> None:
+    """Clients of the kernel manager share one identity; one more would get their replies."""
+    kernel = await server.start_kernel()
+    client = server.manager(kernel).client()
+    client.start_channels(stdin=False, hb=False)
+    try:
+        await client.wait_for_ready(timeout=30)
+        talk = Talk(client)
+        for _ in range(3):
+            cell = client.execute("import time; time.sleep(0.3)")
+            await attach(server, kernel)
+            await server.gpu("DELETE", f"environments/{kernel}")
+            assert (await talk.reply(cell))["status"] == "ok"
+    finally:
+        client.stop_channels()
 
 
 @pytest.fixture
