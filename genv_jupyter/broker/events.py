@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -12,6 +14,7 @@ from genv_jupyter.broker.service import Broker
 from genv_jupyter.model import Event, Principal
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 BACKLOG = 256
 COALESCE = 0.02
 """Seconds for which changes are gathered into one message."""
@@ -70,7 +73,7 @@ class Publisher:
     async def listen(self, server: str | None, since: int | None) -> Listener:
         """Open a stream; it begins with a snapshot unless nothing has changed since."""
         listener = Listener(server)
-        snapshot = await self.run(lambda: self.broker.snapshot(self.principal, server))
+        snapshot = await self.run(lambda: self._snapshot(server))
         if since != snapshot.revision:
             listener.put(encode(snapshot))
         self.listeners.add(listener)
@@ -88,16 +91,32 @@ class Publisher:
             await asyncio.sleep(COALESCE)
             self._nudged.clear()
             if self.listeners:
-                await self.publish()
+                try:
+                    await self.publish()
+                except Exception:
+                    # Without this task nobody would ever hear of a change again.
+                    log.exception("a change could not be told; the next one follows")
 
     async def publish(self) -> None:
         """Send what has changed, and to each server what is wanted of it."""
         servers = {listener.server for listener in self.listeners}
         parts = await self.run(lambda: self._parts(servers))
         for listener in list(self.listeners):
+            if listener.server not in servers:
+                # It came meanwhile: its snapshot may be older than what was just told.
+                listener.put(await self.run(partial(self._late, listener.server)))
+                continue
             line = parts.get(listener.server)
             if line is not None:
                 listener.put(line)
+
+    def _snapshot(self, server: str | None) -> Event:
+        if not self.listeners:
+            self.broker.changes(self.principal)  # missed by nobody, and all in the snapshot
+        return self.broker.snapshot(self.principal, server)
+
+    def _late(self, server: str | None) -> bytes:
+        return encode(self.broker.snapshot(self.principal, server))
 
     def _parts(self, servers: set[str | None]) -> dict[str | None, bytes]:
         """Return the message for each kind of listener; nothing where nothing changed."""
@@ -111,6 +130,8 @@ class Publisher:
             whole = event or Event(revision=broker.books.revision)
             pool = broker.pool_uuids(server)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
+            if not (devices or whole.environments or whole.removed or whole.health or wants):
+                continue  # all that changed is outside its pool
             lines[server] = encode(msgspec.structs.replace(whole, devices=devices, wants=wants))
         return lines
 
