@@ -42,6 +42,11 @@ class Hub:
         """Forget a listener."""
         self._listeners.discard(listener)
 
+    def lose(self) -> None:
+        """The broker is gone: listeners are ended, so that they ask why, and come again."""
+        self._revision = None
+        self.close()
+
     def close(self) -> None:
         """End all listeners."""
         for listener in list(self._listeners):

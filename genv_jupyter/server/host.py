@@ -35,7 +35,9 @@ class Host:
     def __init__(self, policy: Policy, log: logging.Logger) -> None:
         self.policy = policy
         self.log = log
-        self.reports = Reports(log, on_event=self.on_event, on_stale=self.on_stale)
+        self.reports = Reports(
+            log, on_event=self.on_event, on_lost=self.on_lost, on_stale=self.on_stale
+        )
 
     def watch(self, kernel: Kernel, manager: Any, *, restarted: bool) -> None:
         """A kernel's process has started."""
@@ -55,6 +57,9 @@ class Host:
         """Take an event of the broker (in the link's thread)."""
         for want in event.wants:
             self.refuse(want)
+
+    def on_lost(self) -> None:
+        """The broker is gone (in the link's thread)."""
 
     def on_stale(self, kernel: str, environ: Environ) -> None:
         """A kernel runs with variables that are not its environment's (in a worker's thread)."""

@@ -177,6 +177,9 @@ class ServerHost(Host):
     def on_event(self, event: Event) -> None:
         self._in_loop(lambda: self._dispatch(event))
 
+    def on_lost(self) -> None:
+        self._in_loop(self.hub.lose)
+
     def on_stale(self, kernel: str, environ: Environ) -> None:
         self._in_loop(lambda: self.applier.apply(kernel, environ))
 

@@ -47,6 +47,8 @@ class Link:
         Called with a client after every registration, in the link's thread: tells all there is.
     on_event
         Called with every event, in the link's thread.
+    on_lost
+        Called when the broker is gone, in the link's thread.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Link:
         *,
         resync: Callable[[Client], None],
         on_event: Callable[[Event], None],
+        on_lost: Callable[[], None],
         log: logging.Logger,
     ) -> None:
         self.id = str(uuid.uuid4())
@@ -62,6 +65,7 @@ class Link:
         self.trouble: GpuError | None = None
         self._resync = resync
         self._on_event = on_event
+        self._on_lost = on_lost
         self._registered = threading.Event()
         self._closing = threading.Event()
         self._stream: EventStream | None = None
@@ -190,6 +194,7 @@ class Link:
             while line := stream.read_line():
                 self._take(msgspec.json.decode(line, type=Event))
         self._stream = None
+        self._on_lost()
 
     def _take(self, event: Event) -> None:
         if event.health is not None and event.health.driver != self._driver:

@@ -84,8 +84,8 @@ class Reports:
 
     Parameters
     ----------
-    on_event
-        Called with every event of the broker, in the link's thread.
+    on_event, on_lost
+        Called with every event of the broker, and when it is gone, in the link's thread.
     on_stale
         Called (in a worker's thread) with a kernel and the variables it should have, when it was
         started with others.
@@ -95,10 +95,11 @@ class Reports:
         self,
         log: logging.Logger,
         *,
-        on_event: Callable[[Event], None] = lambda event: None,
-        on_stale: Callable[[str, Environ], None] = lambda kernel, environ: None,
+        on_event: Callable[[Event], None],
+        on_lost: Callable[[], None],
+        on_stale: Callable[[str, Environ], None],
     ) -> None:
-        self.link = Link(resync=self._resync, on_event=self._take, log=log)
+        self.link = Link(resync=self._resync, on_event=self._take, on_lost=on_lost, log=log)
         self.log = log
         self.kernels: dict[str, Kernel] = {}
         self._on_event = on_event

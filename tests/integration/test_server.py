@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -305,7 +306,10 @@ async def test_a_killed_broker_is_replaced_and_knows_everything_again(
     socket = await jp_ws_fetch("genv-jupyter", "v1", "events")
     before = json.loads(await socket.read_message())
     pid = before["health"]["pid"]
-    os.kill(pid, 9)
+    os.kill(pid, signal.SIGKILL)
+    while await socket.read_message() is not None:  # ended, so that the page asks why
+        pass
+    socket.close()
 
     async def another() -> bool:
         health = await server.gpu("GET", "health")
@@ -314,8 +318,9 @@ async def test_a_killed_broker_is_replaced_and_knows_everything_again(
     await eventually(another, "another broker")
     after = await server.known(kernel, state="granted")
     assert after["grants"] == environment["grants"]
-    while not (event := json.loads(await socket.read_message()))["snapshot"]:
-        pass
+    socket = await jp_ws_fetch("genv-jupyter", "v1", "events")
+    event = json.loads(await socket.read_message())
+    assert event["snapshot"] is True
     assert event["health"]["pid"] != pid
     socket.close()
 
