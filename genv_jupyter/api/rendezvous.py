@@ -31,7 +31,7 @@ PASSED_ON = {
 # LD_LIBRARY_PATH stays: on some hosts the driver's libraries are found by nothing else.
 _SCRUBBED = re.compile(r"(CUDA|GENV|NVIDIA_VISIBLE)_?.*|NVML_.*|LD_PRELOAD|LD_AUDIT|JPY_.*")
 
-_started: list[subprocess.Popen[bytes]] = []
+_DOCTOR = "`jupyter gpu doctor` says more."
 
 
 def address(home: str | None = None, simulate: str | None = None) -> str:
@@ -90,7 +90,9 @@ def connect(timeout: float = 5.0) -> socket.socket:
 
 def version_key(version: str) -> tuple[int, ...]:
     """Return what versions are compared by: the numbers before any suffix."""
-    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
+    # Nine digits of each: Python refuses to read thousands of them.
+    numbers = re.findall(r"[0-9]+", version.split("+")[0][:100])
+    return tuple(int(number[:9]) for number in numbers[:3])
 
 
 def ensure_broker(timeout: float = 15.0) -> socket.socket:
@@ -116,7 +118,7 @@ def ensure_broker(timeout: float = 15.0) -> socket.socket:
             if time.monotonic() > deadline:
                 raise BrokerDown(
                     f"The GPU broker was started and does not answer ({error}).",
-                    hint="`jupyter gpu doctor` says more.",
+                    hint=_DOCTOR,
                 ) from error
             time.sleep(0.02)
 
@@ -146,13 +148,13 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        raise BrokerDown(f"The GPU broker could not be started: {error}.") from error
+        raise BrokerDown(f"The GPU broker could not be started: {error}.", hint=_DOCTOR) from error
     with process:  # it detaches itself, so there is nothing to wait for
         assert process.stdout is not None and process.stderr is not None
         if not select.select([process.stdout], [], [], timeout)[0]:
             raise BrokerDown(
                 f"The GPU broker did not start within {timeout:.0f} s.",
-                hint="`jupyter gpu doctor` says more.",
+                hint=_DOCTOR,
             )
         line = process.stdout.readline()
         if not line:
@@ -172,4 +174,4 @@ def _failed(stderr: bytes) -> GpuError:
             hint="Only the kernel part of genv-jupyter is installed here: start JupyterLab with "
             "genv-jupyter, or `pip install genv-jupyter` here.",
         )
-    return BrokerDown(f"The GPU broker could not be started: {last}")
+    return BrokerDown(f"The GPU broker could not be started: {last}", hint=_DOCTOR)

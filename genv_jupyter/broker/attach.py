@@ -8,6 +8,7 @@ start drops, and the old grants as they were.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -16,8 +17,7 @@ from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
-from genv_jupyter.broker.release import FRESH, may_let_go, proof_of
-from genv_jupyter.broker.views import environ_for
+from genv_jupyter.broker.release import FRESH, let_go, proof_of, reason_for, record_left
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
 from genv_jupyter.isolation import processes
@@ -89,7 +89,9 @@ def attach(
         failpoints.reach("after_prepare")
         _confirm(core, attempt, placed, reserved)
     except BaseException:
+        core.loose_ends = True  # should undoing fail as well, the housekeeper does it later
         _undo(core, reserved)
+        core.loose_ends = False
         raise
     failpoints.reach("after_confirm")
     return books.environments[row.id]
@@ -147,67 +149,74 @@ def _check_time(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> None:
     )
 
 
-def _reserve(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> list[GrantRow]:
-    """Count the new grants beside the old ones (transaction 1); return the new rows."""
+class Reserved(NamedTuple):
+    """A row as transaction 1 left it, and what it was before (``None``: not there)."""
+
+    before: GrantRow | None
+    now: GrantRow
+
+
+def _reserve(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> list[Reserved]:
+    """Count the new grants beside the old ones (transaction 1); return what was changed."""
     books, row = core.books, attempt.row
     mine = books.grants.get(row.id, {})
     now = core.clock()
-    new: list[GrantRow] = []
+    reserved: list[Reserved] = []
     with books.change() as change:
         for part in placed:
             old = mine.get(part.device)
             if old is None:
                 grant = _row(books.next_grant(), row, part, now)
                 change.add_grant(grant)
-                new.append(grant)
             else:
                 # On its own device a grant grows first and shrinks only at the end.
-                change.change_grant(
+                grant = replaced(
                     old,
-                    replaced(
-                        old,
-                        counted_memory=max(old.counted_memory, part.memory),
-                        counted_compute=max(old.counted_compute, part.compute or 0),
-                        counted_exclusive=old.counted_exclusive or part.exclusive,
-                    ),
+                    counted_memory=max(old.counted_memory, part.memory),
+                    counted_compute=max(old.counted_compute, part.compute or 0),
+                    counted_exclusive=old.counted_exclusive or part.exclusive,
                 )
+                change.change_grant(old, grant)
+            reserved.append(Reserved(old, grant))
         failpoints.reach("inside_reserve")
-    return new
+    return reserved
 
 
 def _confirm(
-    core: Core, attempt: Attempt, placed: Sequence[Placed], reserved: Sequence[GrantRow]
+    core: Core, attempt: Attempt, placed: Sequence[Placed], reserved: Sequence[Reserved]
 ) -> None:
     """Make the reservations grants and let the old ones go (transaction 2)."""
     books, row = core.books, attempt.row
     parts = {part.device: part for part in placed}
-    fresh = {grant.device for grant in reserved}
+    fresh = {part.now.device for part in reserved if part.before is None}
     applied = _applied_now(attempt)
+    # Somebody else asked, so the process still sees what it had: hidden first, freed afterwards.
+    unhidden = applied == "pending" and not attempt.by_process and attempt.proof != "initialized"
+    proof: Cuda = "unknown" if unhidden else attempt.proof
     if books.grants[row.id].keys() - parts.keys():
         core.refresh()
     new = msgspec.structs.replace(
         row,
         request=msgspec.json.encode(attempt.request).decode(),
         name=attempt.request.name or row.name,
-        cuda=attempt.proof,
-        reason=None,
+        cuda=proof,
     )
+    left = [grant for grant in books.grants_of(row.id) if grant.device not in parts]
     with books.change() as change:
         for grant in list(books.grants_of(row.id)):
             part = parts.get(grant.device)
             if part is not None:
                 kept = None if grant.device in fresh else grant
                 change.change_grant(grant, _granted(core, attempt, grant, part, applied, kept))
-            elif may_let_go(core, row, grant, attempt.proof):
-                change.drop_grant(grant)
-            elif grant.state != "draining":
-                change.change_grant(grant, replaced(grant, state="draining"))
+        draining = [grant for grant in left if not let_go(core, change, row, grant, proof)]
+        new = msgspec.structs.replace(new, reason=reason_for(draining, proof))
         change.put_environment(new)
         failpoints.reach("inside_confirm")
     for part in placed:
         core.record("GrantAdded", row, device=part.device, memory=part.memory, compute=part.compute)
+    record_left(core, row, left, draining)
     if applied == "pending" and not attempt.by_process and row.server:
-        books.want(row.server, Want(kernel=row.id, action="apply", environ=environ_for(core, new)))
+        books.want(row.server, Want(kernel=row.id, action="apply"))
 
 
 def _applied_now(attempt: Attempt) -> Applied:
@@ -248,11 +257,14 @@ def _granted(
     )
 
 
-def _undo(core: Core, reserved: Sequence[GrantRow]) -> None:
+def _undo(core: Core, reserved: Sequence[Reserved]) -> None:
     """Take reservations back after the fence failed."""
     with core.books.change() as change:
-        for grant in reserved:
-            change.drop_grant(grant)
+        for before, now in reserved:
+            if before is None:
+                change.drop_grant(now)
+            else:
+                change.change_grant(now, before)
 
 
 def _row(number: int, row: EnvironmentRow, part: Placed, now: float) -> GrantRow:
@@ -284,10 +296,10 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     demand = checked(request)
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
-    own = {} if row is None else core.books.own(row.id)
+    asker = row or EnvironmentRow.nobody(owner)
+    own = core.books.own(asker.id)
     try:
-        placed = place(slots, demand, owner, core.policy, own)
+        placed = place(slots, demand, asker.owner, core.policy, own)
     except NoCapacity as refusal:
         raise explain(core, refusal, slots, row) from None
-    nobody = row or EnvironmentRow.nobody(owner)
-    return [_row(0, nobody, part, core.clock()) for part in placed]
+    return [_row(0, asker, part, core.clock()) for part in placed]

@@ -7,6 +7,7 @@ leaves both as they were.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -44,7 +45,10 @@ class Books:
         self.successors: dict[str, str] = {}
         self.pulses: dict[str, Pulse] = {}
         self.wants: dict[str, list[Want]] = {}
-        self.revision = 1
+        # A broker counts on from no revision of an earlier one: a listener that comes back with
+        # an old number must not be taken for one that has missed nothing.
+        self.revision = time.time_ns() // 1_000_000
+        self.quiet_since: dict[int, float] = {}
         self.changed_devices: set[str] = set()
         self.changed_environments: set[str] = set()
         self._next_grant = 1
@@ -87,8 +91,11 @@ class Books:
         return self.pulses.setdefault(environment, Pulse())
 
     def touch(self, environment: str) -> None:
-        """Note that the view of an environment, and of its devices, has changed."""
+        """Note that the view of an environment, its heir's and its devices' have changed."""
         self.changed_environments.add(environment)
+        heir = self.successors.get(environment)
+        if heir is not None:
+            self.changed_environments.add(heir)
         self.changed_devices.update(self.grants.get(environment, ()))
 
     def want(self, server: str, want: Want) -> None:
@@ -146,6 +153,7 @@ class Books:
             del self.grants[row.environment]
         del self.on_device[row.device][row.id]
         self.slots[row.device].drop(row.owner, *counted(row))
+        self.quiet_since.pop(row.id, None)  # gone, or another state: it is quiet from then on
         self.touch(row.environment)
         self.changed_devices.add(row.device)
 

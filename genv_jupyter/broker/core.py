@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from genv_jupyter.broker.books import Books
@@ -12,12 +12,14 @@ from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
 from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
 from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow
-from genv_jupyter.model import Principal, Process
+from genv_jupyter.model import Health, Principal, Process
 from genv_jupyter.policy import Policy
 from genv_jupyter.slots import Slot
 from genv_jupyter.units import WHOLE
 
 Record = Callable[..., None]
+_POOLS = 64
+"""Readings of pools that are kept: clients choose the texts."""
 
 
 class Core:
@@ -32,7 +34,10 @@ class Core:
     record
         Called with an event's name and its facts, for the records; must not block.
     clock
-        Seconds since the epoch.
+        Seconds since the epoch, for people.
+    steady
+        Seconds since the host was booted, for deadlines: they outlive a broker, and no step of
+        the clock moves them.
     """
 
     def __init__(
@@ -42,18 +47,21 @@ class Core:
         policy: Policy,
         record: Record,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.books = books
         self.source = source
         self.policy = policy
         self.record = record
         self.clock = clock
+        self.steady = steady
         self.attribution = Attribution(books)
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}
         self.processes: dict[str, list[Process]] = {}
         self.notices: list[str] = []
-        self.quiet_since: dict[int, float] = {}
+        self.loose_ends = False
+        self._absorbed_at = float("-inf")
         self._read_at = float("-inf")
         self._pools: dict[str | None, Pool] = {}
 
@@ -97,8 +105,27 @@ class Core:
         """Read a ``CUDA_VISIBLE_DEVICES`` over the present devices."""
         found = self._pools.get(value)
         if found is None:
-            found = self._pools[value] = read_pool(value, self.inventory.devices)
+            if len(self._pools) >= _POOLS:
+                self._pools.clear()
+            found = self._pools[value] = read_pool(value, self._named_in(value))
         return found
+
+    def _named_in(self, value: str | None) -> Sequence[DeviceReading]:
+        """Return the present devices, and those that a pool names and that are gone.
+
+        CUDA would hide all that follows a device that is gone. What is granted is set by its own
+        UUID, so the healthy ones can still be used.
+        """
+        devices = self.inventory.devices
+        if value is None:
+            return devices
+        present = {device.uuid for device in devices}
+        gone = (uuid for uuid in value.split(",") if uuid in self.books.on_device)
+        return devices + tuple(
+            DeviceReading(uuid=uuid, kind="mig" if uuid.startswith("MIG-") else "gpu")
+            for uuid in dict.fromkeys(gone)
+            if uuid not in present
+        )
 
     def slots_of(self, pool: Pool) -> list[Slot]:
         """Return the slots of a pool.
@@ -123,22 +150,26 @@ class Core:
     def refresh(self, max_age: float = 0.0) -> None:
         """Read the devices unless a reading of that age (seconds) is at hand."""
         if time.monotonic() - self._read_at > max_age:
-            self.absorb(self.source.read())
+            began = time.monotonic()
+            self.absorb(self.source.read(), began)
 
     def outdate(self) -> None:
         """Say that the present reading no longer tells the truth."""
         self._read_at = float("-inf")
 
-    def absorb(self, inventory: Inventory) -> None:
-        """Take in a reading: slots, health, external memory, and who uses what."""
-        self._read_at = time.monotonic()
+    def absorb(self, inventory: Inventory, began: float) -> None:
+        """Take in a reading: slots, health, external memory, and who uses what.
+
+        One that began before the last that was taken in is older than what is known.
+        """
+        if began < self._absorbed_at:
+            return
+        self._read_at = self._absorbed_at = time.monotonic()
         if inventory == self.inventory and not any(d.processes for d in inventory.devices):
+            self._miss()
             return
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
             self._pools.clear()
-        if inventory.trouble != self.inventory.trouble:
-            self.books.changed_devices.update(self.books.slots)
-            self.books.revision += 1
         self.inventory = inventory
         before = self.usage
         self.usage = self.attribution.join(inventory)
@@ -148,8 +179,7 @@ class Core:
                 self.processes.setdefault(environment, []).extend(seen)
         for device in inventory.devices:
             self._fit(device)
-        for uuid in self.books.slots.keys() - self.usage.keys():
-            self._vanish(uuid)
+        self._miss()
         for uuid in self.usage.keys() | before.keys():
             self._compare(uuid, before.get(uuid), self.usage.get(uuid))
 
@@ -178,7 +208,8 @@ class Core:
             self.books.add_slot(slot)
         usage = self.usage[device.uuid]
         slot.index, slot.name, slot.kind = device.index, device.name, device.kind
-        slot.capacity, slot.health = capacity, device.health
+        slot.capacity = capacity
+        self._set_health(slot, device.health)
         slot.graphics = usage.graphics
         slot.external = (usage.external or 0) + (usage.unattributed or 0) + self._excess(usage)
 
@@ -191,15 +222,24 @@ class Core:
             excess += max(0, usage.used_by(environment) - counted)
         return excess
 
-    def _vanish(self, uuid: str) -> None:
-        """A device is no longer listed: keep it, lost, for as long as somebody holds it."""
-        slot = self.books.slots[uuid]
-        if self.books.on_device.get(uuid):
-            # After a start without a working driver nothing is known; later it is lost.
-            slot.health = "unknown" if self.inventory.trouble else "lost"
-        elif not self.inventory.trouble:
-            del self.books.slots[uuid]
-        self.books.changed_devices.add(uuid)
+    def _miss(self) -> None:
+        """Keep a device that is no longer listed, lost, for as long as somebody holds it."""
+        for uuid in self.books.slots.keys() - self.usage.keys():
+            slot = self.books.slots[uuid]
+            if self.books.on_device.get(uuid):
+                # After a start without a working driver nothing is known; later it is lost.
+                self._set_health(slot, "unknown" if self.inventory.trouble else "lost")
+            elif not self.inventory.trouble:
+                del self.books.slots[uuid]
+                self.books.changed_devices.add(uuid)
+
+    def _set_health(self, slot: Slot, health: Health) -> None:
+        if slot.health == health:
+            return
+        slot.health = health
+        self.books.changed_devices.add(slot.uuid)
+        for grant in self.books.on_device[slot.uuid].values():
+            self.books.changed_environments.add(grant.environment)
 
     def _compare(self, uuid: str, old: DeviceUsage | None, new: DeviceUsage | None) -> None:
         if old == new:

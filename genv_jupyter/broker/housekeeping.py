@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.release import end_environment, settle
+from genv_jupyter.broker.release import end_environment, settle, tie_up
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow
 
@@ -26,6 +26,8 @@ class Housekeeper:
     def round(self) -> None:
         """Look at a slice of the environments, and at all that drain."""
         core = self.core
+        if core.loose_ends:
+            tie_up(core)
         self._see_cuda()
         self._drop_dead_servers()
         draining = {
@@ -65,7 +67,7 @@ class Housekeeper:
         core = self.core
         lives = row.pid is not None and processes.alive(row.pid, row.start)
         server = row.server is not None and row.server in core.books.servers
-        late = row.deadline is not None and core.clock() > row.deadline
+        late = row.deadline is not None and core.steady() > row.deadline
         if row.state in ("reserved", "held"):
             if lives and late:
                 # A restart was announced and never came: the old kernel still runs.
@@ -77,7 +79,7 @@ class Housekeeper:
             if not server:
                 end_environment(core, row, "its process is gone")
             else:
-                deadline = core.clock() + core.policy.start_deadline
+                deadline = core.steady() + core.policy.start_deadline
                 self._put(
                     msgspec.structs.replace(
                         row, state="held", deadline=deadline, reason=KERNEL_GONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 
@@ -11,10 +12,18 @@ from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.books import Change, as_wanted, replaced
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import end_environment, settle
-from genv_jupyter.errors import BadRequest, Conflict, NotYours, UnknownProcess, UnknownServer
+from genv_jupyter.errors import (
+    BadRequest,
+    Conflict,
+    NotYours,
+    UnknownEnvironment,
+    UnknownProcess,
+    UnknownServer,
+)
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, ServerRow
 from genv_jupyter.model import (
+    Applied,
     EnvironmentPatch,
     KernelReport,
     NewEnvironment,
@@ -24,6 +33,9 @@ from genv_jupyter.model import (
 
 ENDING = "Its server has ended it; it is free when its process is gone."
 _MAX_TEXT = 4096
+_OTHER_ID = "Choose another id."
+_MAX_LAUNCH = 2**63 - 1
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 def put_server(core: Core, principal: Principal, server: str, report: ServerReport) -> None:
@@ -31,7 +43,7 @@ def put_server(core: Core, principal: Principal, server: str, report: ServerRepo
     _uuid(server, "server")
     old = core.books.servers.get(server)
     if old is not None and old.owner != principal.key:
-        raise NotYours("A server of that id belongs to somebody else.")
+        raise NotYours("A server of that id belongs to somebody else.", hint=_OTHER_ID)
     row = ServerRow(
         id=server,
         owner=principal.key,
@@ -65,19 +77,27 @@ def put_kernel(
     ------
     UnknownServer
         The server must register (again) first.
+    UnknownEnvironment
+        It has ended, and this is no start.
     Conflict
         Another living server has a living kernel of that id.
     """
     server_of(core, principal, server)
     _uuid(kernel, "kernel")
+    if report.launch is not None and not 0 <= report.launch <= _MAX_LAUNCH:
+        raise BadRequest("That is no number of a launch.", hint="Say 0 to 2⁶³ - 1.")
     books = core.books
     row = books.environments.get(kernel)
     if row is None:
+        if report.phase is None:
+            raise UnknownEnvironment(
+                "This kernel has ended, or was never started.", hint="Tell of its start first."
+            )
         row = _born(core, principal, server, kernel, report)
     else:
         _check_owner(core, principal, server, row)
-        if report.launch is not None and report.launch < row.launch:
-            return row  # a late word about an earlier process
+        if _late(row, report):
+            return row
     new = _told(core, principal, server, row, report)
     pulse = books.pulse(kernel)
     if report.kernel_state is not None and (
@@ -90,7 +110,8 @@ def put_kernel(
     failpoints.reach("before_report")
     with books.change() as change:
         change.put_environment(new)
-        _apply_report(core, change, new, report)
+        fresh = report.phase == "running" and (row.pid, row.start) != (new.pid, new.start)
+        _apply_report(core, change, new, report.applied, fresh=fresh)
         failpoints.reach("inside_report")
     failpoints.reach("after_report")
     if report.phase is not None or report.cuda is not None:
@@ -156,10 +177,9 @@ def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> Environmen
         name=_short(body.name) or row.name,
         cuda=body.cuda or row.cuda,
     )
-    report = KernelReport(applied=body.applied, cuda=body.cuda)
     with core.books.change() as change:
         change.put_environment(new)
-        _apply_report(core, change, new, report)
+        _apply_report(core, change, new, body.applied, fresh=False)
     if body.cuda is not None:
         settle(core, new)
     return core.books.environments[row.id]
@@ -171,6 +191,14 @@ def server_of(core: Core, principal: Principal, server: str) -> ServerRow:
     if row is None or row.owner != principal.key:
         raise UnknownServer("This Jupyter server is not registered.", hint="Register it again.")
     return row
+
+
+def _late(row: EnvironmentRow, report: KernelReport) -> bool:
+    """Say whether a report tells of an earlier process, or of a start that has happened since."""
+    if report.launch is None:
+        return False
+    begun = report.phase == "starting" and row.pid is not None
+    return report.launch < row.launch or (report.launch == row.launch and begun)
 
 
 def _born(
@@ -200,7 +228,7 @@ def _born(
         state="reserved",
         applied=None,
         cuda="not_initialized",
-        deadline=core.clock() + core.policy.start_deadline,
+        deadline=core.steady() + core.policy.start_deadline,
         reason=None,
         created=core.clock(),
         expires=None,
@@ -209,11 +237,13 @@ def _born(
 
 def _check_owner(core: Core, principal: Principal, server: str, row: EnvironmentRow) -> None:
     if row.owner != principal.key or row.kind != "kernel":
-        raise NotYours("A kernel of that id belongs to somebody else.")
+        raise NotYours("A kernel of that id belongs to somebody else.", hint=_OTHER_ID)
     if row.server == server:
         return
     other = core.books.servers.get(row.server) if row.server else None
-    lives = row.pid is not None and processes.alive(row.pid, row.start)
+    lives = row.state in ("reserved", "held") or (
+        row.pid is not None and processes.alive(row.pid, row.start)
+    )
     if other is not None and lives and processes.alive(other.pid, other.start):
         raise Conflict(
             "Another Jupyter server has a living kernel of that id.",
@@ -231,11 +261,11 @@ def _told(
         launch=report.launch or row.launch,
         path=_short(report.path) or row.path,
         name=_short(report.name) or row.name,
-        pool=row.pool if report.pool is None else report.pool,
+        pool=_pool_after(core, server, row, report),
         unattached=report.unattached or row.unattached,
         cuda=report.cuda or row.cuda,
     )
-    deadline = core.clock() + core.policy.start_deadline
+    deadline = core.steady() + core.policy.start_deadline
     if report.phase == "starting":
         return msgspec.structs.replace(
             new, state="reserved", pid=None, start=None, cuda="not_initialized", deadline=deadline
@@ -244,7 +274,7 @@ def _told(
         return msgspec.structs.replace(new, state="held", deadline=deadline)
     if report.phase == "running":
         if report.pid is None:
-            raise BadRequest("A running kernel has a pid.")
+            raise BadRequest("A running kernel has a pid.", hint="Say pid.")
         start = _start_of(principal, report.pid)
         same = (row.pid, row.start) == (report.pid, start)
         return msgspec.structs.replace(
@@ -259,16 +289,25 @@ def _told(
     return new
 
 
-def _apply_report(core: Core, change: Change, row: EnvironmentRow, report: KernelReport) -> None:
-    """Carry what is known of the process now into its grants."""
-    applied = "live" if report.phase == "running" else report.applied
+def _pool_after(core: Core, server: str, row: EnvironmentRow, report: KernelReport) -> str | None:
+    """Return the pool of a kernel: its kernelspec's, else its server's, which may end before it."""
+    pool = row.pool if report.pool is None else report.pool
+    return core.books.servers[server].pool if pool is None else pool
+
+
+def _apply_report(
+    core: Core, change: Change, row: EnvironmentRow, applied: Applied | None, *, fresh: bool
+) -> None:
+    """Carry what is known of the process now, a fresh one perhaps, into its grants."""
+    if fresh:
+        applied = "live"
     if applied is None:
         return
     for grant in list(core.books.grants_of(row.id)):
         if grant.state != "granted":
             continue
         new = replaced(grant, applied=applied)
-        if report.phase == "running":
+        if fresh:
             new = as_wanted(new)  # a new process starts with what is wanted; nothing older counts
         if new != grant:
             change.change_grant(grant, new)
@@ -288,9 +327,14 @@ def _start_of(principal: Principal, pid: int) -> int:
     """Return the start ticks of a process that must belong to the caller."""
     start = processes.start_of(pid) if pid > 0 else None
     if start is None:
-        raise UnknownProcess(f"There is no process {pid} on this host.")
+        raise UnknownProcess(
+            f"There is no process {pid} here.",
+            hint="Say its pid as the broker's own pid namespace has it.",
+        )
     if principal.realm == "local" and str(_uid_of(pid)) != principal.id:
-        raise NotYours(f"Process {pid} belongs to another user.")
+        raise NotYours(
+            f"Process {pid} belongs to another user.", hint="Name a process of your own."
+        )
     return start
 
 
@@ -302,10 +346,10 @@ def _uid_of(pid: int) -> int | None:
 
 
 def _uuid(value: str, what: str) -> None:
-    try:
-        uuid.UUID(value)
-    except ValueError:
-        raise BadRequest(f"The id of a {what} is a UUID, not {value[:64]!r}.") from None
+    if not _UUID.fullmatch(value):
+        raise BadRequest(
+            f"The id of a {what} is a UUID, not {value[:64]!r}.", hint="Let Jupyter choose the ids."
+        )
 
 
 def _short(text: str | None) -> str | None:

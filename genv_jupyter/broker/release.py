@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import Change, as_wanted, replaced
+from genv_jupyter.broker.books import Change, as_wanted, counted, replaced, wanted
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.views import environ_for
 from genv_jupyter.errors import UnknownDevice
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Cuda, Want
+from genv_jupyter.slots import resolve
 
 FRESH = 2.0
 """Seconds for which placement trusts a reading."""
@@ -64,15 +65,13 @@ def detach(
 
     Raises
     ------
-    UnknownDevice
-        The environment has no grant on that device.
+    UnknownDevice, AmbiguousDevice
+        ``device`` (a UUID, the beginning of one, or an index) names none that is held, or several.
     """
     books = core.books
-    grants = [g for g in books.grants_of(row.id) if device is None or g.device == device]
-    if device is not None and not grants:
-        raise UnknownDevice(
-            f"This environment holds nothing on {device[:64]}.", hint="`%gpu` shows what it holds."
-        )
+    grants = list(books.grants_of(row.id))
+    if device is not None:
+        grants = [_named(core, device, grants)]
     if not grants:
         return row
     # Without children nothing but the process itself, which has just spoken, can be on a device.
@@ -81,32 +80,58 @@ def detach(
     proof = proof_of(row, cuda)
     failpoints.reach("before_release")
     with books.change() as change:
-        draining = [g for g in grants if not _let_go(core, change, row, g, proof)]
-        reason = None
-        if draining:
-            reason = RESTART_TO_FREE if proof == "initialized" else UNCONFIRMED
+        draining = [g for g in grants if not let_go(core, change, row, g, proof)]
         whole = len(grants) == len(books.grants.get(row.id, ()))
         new = msgspec.structs.replace(
-            row, cuda=proof, reason=reason, request=None if whole else row.request
+            row,
+            cuda=proof,
+            reason=reason_for(draining, proof),
+            request=None if whole else row.request,
         )
         change.put_environment(new)
         failpoints.reach("inside_release")
     failpoints.reach("after_release")
-    for grant in grants:
-        event = "GrantDraining" if grant in draining else "GrantReleased"
-        core.record(event, row, device=grant.device, memory=grant.memory, compute=grant.compute)
+    record_left(core, row, grants, draining)
     if draining and proof != "initialized" and not by_process and row.server:
-        books.want(row.server, Want(kernel=row.id, action="apply", environ=environ_for(core, new)))
+        books.want(row.server, Want(kernel=row.id, action="apply"))
     return books.environments[row.id]
 
 
-def _let_go(core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, proof: Cuda) -> bool:
+def _named(core: Core, device: str, grants: Sequence[GrantRow]) -> GrantRow:
+    """Return the grant on the device that somebody names."""
+    if not grants:
+        raise UnknownDevice(
+            f"This environment holds nothing on {device[:64]}.", hint="`%gpu` shows what it holds."
+        )
+    held = {grant.device: grant for grant in grants}
+    (slot,) = resolve([device], [core.books.slots[uuid] for uuid in held])
+    return held[slot.uuid]
+
+
+def let_go(core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, proof: Cuda) -> bool:
+    """End a grant, or have it drain; say whether it has ended."""
     if may_let_go(core, row, grant, proof):
         change.drop_grant(grant)
         return True
     if grant.state != "draining":
         change.change_grant(grant, replaced(grant, state="draining"))
     return False
+
+
+def reason_for(draining: Sequence[GrantRow], proof: Cuda) -> str | None:
+    """Say why grants drain, if some do."""
+    if not draining:
+        return None
+    return RESTART_TO_FREE if proof == "initialized" else UNCONFIRMED
+
+
+def record_left(
+    core: Core, row: EnvironmentRow, left: Sequence[GrantRow], draining: Sequence[GrantRow]
+) -> None:
+    """Record what became of grants that were given back."""
+    for grant in left:
+        event = "GrantDraining" if grant in draining else "GrantReleased"
+        core.record(event, row, device=grant.device, memory=grant.memory, compute=grant.compute)
 
 
 def settle(core: Core, row: EnvironmentRow) -> None:
@@ -122,17 +147,13 @@ def settle(core: Core, row: EnvironmentRow) -> None:
     ]
     if not over:
         return
-    rest = len(core.books.grants[row.id]) - len(over)
     with core.books.change() as change:
         for grant in over:
             change.drop_grant(grant)
-        if not rest:
+        if len(over) == len(draining) and row.reason in (RESTART_TO_FREE, UNCONFIRMED):
             change.put_environment(msgspec.structs.replace(row, reason=None))
     core.outdate()
-    for grant in over:
-        core.record(
-            "GrantReleased", row, device=grant.device, memory=grant.memory, compute=grant.compute
-        )
+    record_left(core, row, over, ())
 
 
 def _quiet(core: Core, row: EnvironmentRow, grant: GrantRow) -> bool:
@@ -142,23 +163,37 @@ def _quiet(core: Core, row: EnvironmentRow, grant: GrantRow) -> bool:
     """
     usage = core.usage.get(grant.device)
     now = time.monotonic()
-    since = core.quiet_since.setdefault(grant.id, now)
+    since = core.books.quiet_since.setdefault(grant.id, now)
     if row.cuda == "initialized" or usage is None or not usage.known or usage.own.get(row.id):
-        core.quiet_since[grant.id] = now
+        core.books.quiet_since[grant.id] = now
         return False
-    if now - since < core.policy.confirm_seconds:
-        return False
-    del core.quiet_since[grant.id]
-    return True
+    return now - since >= core.policy.confirm_seconds
+
+
+def tie_up(core: Core) -> None:
+    """Let go of what was reserved, or grown, and then neither confirmed nor undone."""
+    books = core.books
+    grants = [grant for held in books.on_device.values() for grant in held.values()]
+    with books.change() as change:
+        for grant in grants:
+            if grant.state == "reserved":
+                change.drop_grant(grant)
+            elif (
+                grant.state == "granted"
+                and counted(grant) != wanted(grant)
+                and books.environments[grant.environment].cuda == "not_initialized"
+            ):
+                change.change_grant(grant, as_wanted(grant))
+    core.loose_ends = False
 
 
 def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
     """End an environment; its grants pass to the kernel that takes over, or are free."""
     books = core.books
     heir_id = books.successors.get(row.id)
-    heir = None if heir_id is None else books.environments.get(heir_id)
-    if heir is not None and books.grants.get(heir.id):
-        heir = None  # it has asked for devices of its own meanwhile
+    follower = None if heir_id is None else books.environments.get(heir_id)
+    # One that has asked for devices of its own meanwhile keeps those.
+    heir = None if follower is not None and books.grants.get(follower.id) else follower
     grants = list(books.grants_of(row.id))
     with books.change() as change:
         for grant in grants:
@@ -166,9 +201,10 @@ def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
                 change.change_grant(grant, _inherited(heir, grant))
             else:
                 change.drop_grant(grant)
-        if heir is not None:
+        if follower is not None:
+            request = follower.request if heir is None else row.request
             change.put_environment(
-                msgspec.structs.replace(heir, previous=None, request=row.request)
+                msgspec.structs.replace(follower, previous=None, request=request)
             )
         change.drop_environment(row)
     core.outdate()

@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from genv_jupyter import __version__
 from genv_jupyter.broker import attach, kernels, release, views
-from genv_jupyter.broker.books import Books, as_wanted, counted, wanted
+from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.devices.source import DeviceSource
@@ -53,6 +55,8 @@ class Broker:
         Where events are written for good; ``None`` keeps none.
     clock
         Seconds since the epoch; tests turn it.
+    steady
+        Seconds since the host was booted; tests turn it.
 
     Raises
     ------
@@ -68,14 +72,15 @@ class Broker:
         *,
         records: RecordsLedger | None = None,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lock = threading.RLock()
         self.records = records
         self.books = Books(ledger)
-        self.core = Core(self.books, source, policy or Policy(), self._record, clock)
+        self.core = Core(self.books, source, policy or Policy(), self._record, clock, steady)
         self.core.notices.extend(ledger.open())
         self.books.load()
-        self._drop_reservations()
+        release.tie_up(self.core)
         self.housekeeper = Housekeeper(self.core)
         self._told_trouble: str | None = None
         self.core.refresh()
@@ -222,9 +227,10 @@ class Broker:
 
     def tick(self) -> None:
         """Read the devices and look after the environments: called once a second."""
+        began = time.monotonic()
         inventory = self.core.source.read()  # outside the lock: a hanging driver stalls nobody
         with self.lock:
-            self.core.absorb(inventory)
+            self.core.absorb(inventory, began)
             self.housekeeper.round()
 
     def changes(self, principal: Principal) -> Event | None:
@@ -232,11 +238,11 @@ class Broker:
         with self.lock:
             books = self.books
             devices, environments = books.changed_devices, books.changed_environments
-            if not devices and not environments:
+            trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
+            if not devices and not environments and trouble == self._told_trouble:
                 return None
             books.changed_devices, books.changed_environments = set(), set()
             books.revision += 1
-            trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
             return Event(
                 health=self.health() if trouble != self._told_trouble else None,
                 revision=books.revision,
@@ -272,9 +278,16 @@ class Broker:
             return frozenset(self._uuids(server))
 
     def take_wants(self, server: str) -> tuple[Want, ...]:
-        """Return what the broker wants of a server, once."""
+        """Return what the broker wants of a server, once, as things are now."""
         with self.lock:
-            return tuple(self.books.wants.pop(server, ()))
+            return tuple(
+                msgspec.structs.replace(want, environ=views.environ_for(self.core, row))
+                if want.action == "apply"
+                else want
+                for want in self.books.wants.pop(server, ())
+                if (row := self.books.environments.get(want.kernel)) is not None
+                and row.server == server
+            )
 
     def idle(self) -> bool:
         """Say whether nobody needs this broker now."""
@@ -290,20 +303,6 @@ class Broker:
 
     def _view(self, principal: Principal, row: EnvironmentRow) -> Environment:
         return views.environment_view(self.core, row, principal)
-
-    def _drop_reservations(self) -> None:
-        """Let go of what was reserved, or grown, and never answered before a crash."""
-        rows = [grant for grants in self.books.on_device.values() for grant in grants.values()]
-        with self.books.change() as change:
-            for grant in rows:
-                if grant.state == "reserved":
-                    change.drop_grant(grant)
-                elif (
-                    grant.state == "granted"
-                    and counted(grant) != wanted(grant)
-                    and self.books.environments[grant.environment].cuda == "not_initialized"
-                ):
-                    change.change_grant(grant, as_wanted(grant))
 
     def _record(
         self,

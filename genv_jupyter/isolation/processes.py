@@ -24,15 +24,23 @@ class Stat(NamedTuple):
 
 
 def stat(pid: int) -> Stat | None:
-    """Return parent, start ticks and whether it is a zombie; ``None`` when there is none."""
+    """Return parent, start ticks and whether it is a zombie; ``None`` when there is none.
+
+    Raises
+    ------
+    OSError
+        It cannot be known now (no descriptor is left, say): that is no proof of a death.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (Path.open costs twice)
             text = file.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last: hidepid
         return None
     # The command stands in parentheses and may hold any byte: count from the last one.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Stat(int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    # A first thread that has ended looks like a zombie while the others go on.
+    ended = fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1)
+    return Stat(int(fields[1]), int(fields[19]), ended)
 
 
 def start_of(pid: int) -> int | None:

@@ -48,6 +48,7 @@ class Bench:
         self.policy = policy
         self.source = SimulatedSource.from_spec(spec)
         self.clock = Clock()
+        self.steady = Clock()
         self.me = Principal(realm="local", id=str(os.getuid()), name=user_name(os.getuid()))
         self.children = [] if children is None else children
         self.server = server or str(uuid.uuid4())
@@ -56,7 +57,18 @@ class Bench:
         self.register()
 
     def open(self) -> Broker:
-        return Broker(LiveLedger(self.path), self.source, self.policy, clock=self.clock)
+        return Broker(
+            LiveLedger(self.path),
+            self.source,
+            self.policy,
+            clock=self.clock,
+            steady=self.steady,
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.now += seconds
+        self.steady.now += seconds
 
     def reopen(self) -> None:
         """What a crash leaves: nothing but the ledger."""
@@ -105,7 +117,7 @@ class Bench:
         return self.source.devices[number].uuid
 
     def tick(self, seconds: float = 0.0) -> None:
-        self.clock.now += seconds
+        self.pass_time(seconds)
         self.broker.tick()
 
 

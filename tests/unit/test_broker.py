@@ -158,8 +158,8 @@ def test_an_unconfirmed_release_is_believed_after_quiet_seconds(desk: Bench) -> 
     assert wants[0].environ is not None and wants[0].environ["CUDA_VISIBLE_DEVICES"] == ""
     desk.tick()
     assert kernel.now.state == "draining"
-    for grant in desk.broker.core.quiet_since:
-        desk.broker.core.quiet_since[grant] -= 10
+    for grant in desk.broker.books.quiet_since:
+        desk.broker.books.quiet_since[grant] -= 10
     desk.tick()
     assert kernel.now.state == "released"
 
