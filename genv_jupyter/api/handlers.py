@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_BODY = 256 * 1024
+_ROUTES_HINT = "The routes and their arguments are listed in openapi.json."
 _CUDA: tuple[Cuda, ...] = ("initialized", "not_initialized", "unknown")
 
 
@@ -112,13 +113,15 @@ class Verbs(web.RequestHandler):
         for known in _CUDA:
             if value == known:
                 return known
-        raise BadRequest(f"cuda={value[:32]!r} is not one of {', '.join(_CUDA)}.")
+        raise BadRequest(
+            f"cuda={value[:32]!r} is not known.", hint=f"Say one of {', '.join(_CUDA)}."
+        )
 
     def flag(self, name: str) -> bool:
         """Read a yes-or-no query argument."""
         value = self.get_query_argument(name, "false")
         if value not in ("true", "false"):
-            raise BadRequest(f"{name} is true or false, not {value[:32]!r}.")
+            raise BadRequest(f"{name}={value[:32]!r} is not known.", hint="Say true or false.")
         return value == "true"
 
     async def answer(self, verb: Callable[[], Any], status: int = 200) -> None:
@@ -144,17 +147,21 @@ def _http_error(error: object, status: int) -> GpuError:
     """Put what tornado says into our words."""
     if isinstance(error, web.MissingArgumentError | UnicodeDecodeError) or status == 400:
         reason = getattr(error, "log_message", None) or "The request cannot be read."
-        return BadRequest(str(reason))
+        return BadRequest(str(reason), hint=_ROUTES_HINT)
     if status == 405:
-        return MethodNotAllowed("This verb does not exist here.", hint="See openapi.json.")
+        return MethodNotAllowed("This verb does not exist here.", hint=_ROUTES_HINT)
     if status == 413:
-        return TooLarge("The request is too large.")
+        return TooLarge(
+            "The request is too large.", hint=f"{MAX_BODY // 1024} KiB are more than any real one."
+        )
     if status == 404:
-        return Unknown("There is nothing here.", hint="The routes are listed in openapi.json.")
+        return Unknown("There is nothing here.", hint=_ROUTES_HINT)
     return from_payload(
         {
             "code": "internal",
-            "message": "The GPU broker failed inside; its log says more. Nothing was changed.",
+            "message": "The GPU broker failed inside.",
+            "hint": "Try again; broker.log says more, beside the ledger that `jupyter gpu doctor` "
+            "names.",
         },
         status,
     )
@@ -169,7 +176,10 @@ class LocalDoor(Verbs):
         if found is None:
             pid, uid, _ = peer(connection.stream.socket)
             if uid != os.getuid():
-                raise Unauthenticated("This GPU broker serves another user.")
+                raise Unauthenticated(
+                    "This GPU broker serves another user.",
+                    hint="Unset GENV_JUPYTER_SOCKET to use your own.",
+                )
             found = (pid, Principal(realm="local", id=str(uid), name=user_name(uid)))
             connection.genv_peer = found
         self._pid = found[0]
@@ -274,7 +284,9 @@ class EventsHandler(Verbs):
     async def get(self) -> None:
         since = self.get_query_argument("since", None)
         if since is not None and not (since.isascii() and since.isdigit()):
-            raise BadRequest("since is a revision: a whole number.")
+            raise BadRequest(
+                "since is a revision: a whole number.", hint="Leave it out to get a snapshot."
+            )
         server = self.get_query_argument("server", None)
         await self.host.stream(self, server, None if since is None else int(since[:18]))
 
@@ -293,14 +305,17 @@ class ReplaceHandler(Verbs):
     async def post(self) -> None:
         version = self.body(dict[str, str]).get("version", "")
         if not self.host.leave(version):
-            raise BadRequest(f"{version[:32]!r} is not newer than {__version__}.")
+            raise BadRequest(
+                f"{version[:32]!r} is not newer than {__version__}.",
+                hint="Only a newer version replaces an older one.",
+            )
         self.finish(b"null")
 
 
 class NotFoundHandler(Verbs):
     def prepare(self) -> None:
         super().prepare()
-        raise Unknown("There is nothing here.", hint="The routes are listed in openapi.json.")
+        raise Unknown("There is nothing here.", hint=_ROUTES_HINT)
 
 
 _ID = r"([^/]+)"

@@ -12,7 +12,7 @@ from genv_jupyter.broker.views import device_grant
 from genv_jupyter.errors import NoCapacity
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import DeviceGrant
-from genv_jupyter.slots import Slot
+from genv_jupyter.slots import Slot, outsiders
 from genv_jupyter.units import format_duration, format_memory, format_share
 
 _NAMED = 3
@@ -28,21 +28,26 @@ def explain(
     now = core.stamp()
     holders: list[dict[str, object]] = []
     parts: list[str] = []
+    told = 0
     reasons = refusal.details.get("reasons", {})
     for slot in slots:
+        reason = reasons.get(slot.uuid)
+        if reason is None:
+            continue  # it would do, or was not asked for
         grants = [
             device_grant(core, grant)
             for grant in core.books.on_device.get(slot.uuid, {}).values()
             if row is None or grant.environment != row.id
         ]
         holders.extend({"device": slot.uuid, **msgspec.to_builtins(grant)} for grant in grants)
-        if len(parts) >= _NAMED:
+        if told == _NAMED:
             continue
+        told += 1
         if grants:
             parts.append(f"{slot.label}: {holders_sentence(grants, now)}.")
-        elif slot.uuid in reasons:
-            parts.append(str(reasons[slot.uuid]))
-    more = len(reasons) - len(parts)
+        if not grants or outsiders(slot, core.policy):
+            parts.append(str(reason))
+    more = len(reasons) - told
     message = " ".join([refusal.message, *parts])
     if more > 0:
         message += f" And {more} more."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+import genv_jupyter
 from genv_jupyter import errors
 from genv_jupyter.errors import GpuError, NoCapacity, all_errors, from_payload
 
@@ -80,3 +83,19 @@ def test_details_are_not_shared_between_errors() -> None:
     first, second = NoCapacity("a"), NoCapacity("b")
     first.details["holders"] = []
     assert second.details == {}
+
+
+def test_every_refusal_says_what_to_do_next() -> None:
+    package = Path(genv_jupyter.__file__).parent
+    kinds = {kind.__name__ for kind in all_errors().values()}
+    files = [*package.glob("*.py"), *(package / "api").glob("*"), *(package / "broker").glob("*")]
+    mute = [
+        f"{file.name}:{call.lineno}"
+        for file in files
+        if file.suffix == ".py"
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).rpartition(".")[2] in kinds
+        and all(keyword.arg != "hint" for keyword in call.keywords)
+    ]
+    assert mute == []
