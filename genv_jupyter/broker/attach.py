@@ -24,6 +24,7 @@ from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Applied, Cuda, Request, Want
 from genv_jupyter.placement import Placed, place, satisfied
+from genv_jupyter.slots import Slot
 
 
 class Attempt(Struct, kw_only=True):
@@ -70,15 +71,10 @@ def attach(
     books = core.books
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
-    own = books.own(row.id)
     held = {g.device: wanted(g) for g in books.grants_of(row.id) if g.state == "granted"}
     if satisfied(held, attempt.demand, slots):
         return _renamed(core, attempt)
-    try:
-        placed = place(slots, attempt.demand, row.owner, core.policy, own)
-    except NoCapacity as refusal:
-        core.record("AttachRefused", row, reason=refusal.message)
-        raise explain(core, refusal, slots, row) from None
+    placed = _placed(core, attempt, slots)
     _check_time(core, attempt, placed)
     failpoints.reach("before_reserve")
     reserved = _reserve(core, attempt, placed)
@@ -95,6 +91,17 @@ def attach(
         raise
     failpoints.reach("after_confirm")
     return books.environments[row.id]
+
+
+def _placed(core: Core, attempt: Attempt, slots: Sequence[Slot]) -> tuple[Placed, ...]:
+    """Choose devices, or refuse with who holds them."""
+    row = attempt.row
+    try:
+        return place(slots, attempt.demand, row.owner, core.policy, core.books.own(row.id))
+    except NoCapacity as refusal:
+        told = explain(core, refusal, slots, row)
+        core.record("AttachRefused", row, reason=told.message)
+        raise told from None
 
 
 def checked(request: Request) -> Demand:
