@@ -179,14 +179,14 @@ class Client:
             ) from None
         except (*_BROKEN, OSError) as error:
             self.close()
-            raise BrokerDown(
-                f"The GPU broker is not reachable ({error or type(error).__name__}).",
-                hint="Try again; `jupyter gpu doctor` says more.",
-            ) from error
+            raise _unreachable(error) from error
 
     def events(self, *, since: int | None = None, server: str | None = None) -> EventStream:
         """Open the event stream: a snapshot, then changes. Close it when done."""
-        connection = _Connection(self._connect())
+        try:
+            connection = _Connection(self._connect())
+        except OSError as error:
+            raise _unreachable(error) from error
         pairs = {"since": None if since is None else str(since), "server": server}
         query = urlencode({key: value for key, value in pairs.items() if value is not None})
         return EventStream(connection, f"/v1/events?{query}")
@@ -246,11 +246,7 @@ class Client:
         encoded = None if body is None else msgspec.json.encode(body)
         status, answer = self.call(method, path, encoded, query)
         if status >= 400:
-            try:
-                error = msgspec.json.decode(answer)
-            except msgspec.DecodeError:
-                error = None
-            raise from_payload(error, status)
+            raise _refusal(answer, status)
         return msgspec.json.decode(answer or b"null", type=kind)
 
 
@@ -263,10 +259,11 @@ class EventStream(Iterator[Event]):
             connection.request("GET", target)
             self._response = connection.getresponse()
             if self._response.status >= 400:
-                raise from_payload(
-                    msgspec.json.decode(self._response.read()), self._response.status
-                )
+                raise _refusal(self._response.read(), self._response.status)
             connection.sock.settimeout(None)
+        except (*_BROKEN, OSError) as error:
+            connection.close()
+            raise _unreachable(error) from error
         except BaseException:
             connection.close()
             raise
@@ -304,6 +301,21 @@ class _Connection(http.client.HTTPConnection):
 
     def __del__(self) -> None:
         self.close()  # a client, or a thread of it, that is gone
+
+
+def _refusal(answer: bytes, status: int) -> GpuError:
+    """Rebuild the error that the broker wrote."""
+    try:
+        return from_payload(msgspec.json.decode(answer), status)
+    except msgspec.DecodeError:
+        return from_payload(None, status)
+
+
+def _unreachable(error: Exception) -> BrokerDown:
+    return BrokerDown(
+        f"The GPU broker is not reachable ({error or type(error).__name__}).",
+        hint="Try again; `jupyter gpu doctor` says more.",
+    )
 
 
 def _path(*parts: str) -> str:

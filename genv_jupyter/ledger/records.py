@@ -26,6 +26,9 @@ from genv_jupyter.ledger.sqlite import open_ledger, unavailable
 __all__ = ["Record", "RecordsLedger"]
 
 PRAGMAS = {"journal_mode": "DELETE", "synchronous": "FULL"}
+CLOSE_SECONDS = 5.0
+"""For which closing waits until everything is written."""
+
 KEEP = 100_000
 """How many records are kept: some 20 MB."""
 
@@ -80,12 +83,12 @@ class RecordsLedger:
         return notices
 
     def close(self) -> None:
-        """Write what waits and close; closing again does nothing."""
+        """Write what waits, for some seconds at most, and close; again does nothing."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._closing.set()
             self._queue.put(None)
-            writer.join()
+            writer.join(CLOSE_SECONDS)  # a home directory on a server that hangs
         with self._lock:
             engine, self._engine = self._engine, None
             if engine is not None:
