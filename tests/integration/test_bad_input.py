@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -23,6 +23,7 @@ from genv_jupyter.model import NewEnvironment
 
 DOCUMENT = openapi.document()
 OPERATIONS = [op for op in openapi.OPERATIONS if op.name not in ("events", "openapi")]
+ATTACH = next(op for op in OPERATIONS if op.name == "attach")
 
 numbers = st.one_of(
     st.integers(-(10**30), 10**30),
@@ -84,6 +85,9 @@ def test_nothing_that_is_sent_breaks_the_broker_or_changes_anything(broker_home:
     )
     statuses: set[int] = set()
 
+    @example(operation=ATTACH, name=mine, body=b'{"gpus": 1.5}', query={})
+    @example(operation=ATTACH, name=mine, body=b'{"gpus": 1', query={})
+    @example(operation=ATTACH, name="nobody", body=b'{"gpus": 1}', query={})
     @settings(
         max_examples=250,
         deadline=None,
