@@ -108,8 +108,11 @@ def put_kernel(
     if new == books.environments.get(kernel) and report.applied is None and report.phase is None:
         return row
     failpoints.reach("before_report")
+    alias = _alias(core, new)
     with books.change() as change:
         change.put_environment(new)
+        if alias is not None:
+            _merge(core, change, alias, new)
         fresh = report.phase == "running" and (row.pid, row.start) != (new.pid, new.start)
         _apply_report(core, change, new, report.applied, fresh=fresh)
         failpoints.reach("inside_report")
@@ -311,6 +314,26 @@ def _apply_report(
             new = as_wanted(new)  # a new process starts with what is wanted; nothing older counts
         if new != grant:
             change.change_grant(grant, new)
+
+
+def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
+    """Return the environment that a kernel made for itself while its server could not for it."""
+    known = core.books.by_pid.get(row.pid) if row.pid is not None else None
+    other = core.books.environments.get(known) if known is not None else None
+    if other is None or other.id == row.id or core.books.grants.get(row.id):
+        return None
+    same = (other.owner, other.start, other.server) == (row.owner, row.start, None)
+    return other if same else None
+
+
+def _merge(core: Core, change: Change, alias: EnvironmentRow, row: EnvironmentRow) -> None:
+    """One process has one environment: the kernel's own takes what the other holds."""
+    change.put_environment(
+        msgspec.structs.replace(row, request=alias.request, cuda=alias.cuda, name=alias.name)
+    )
+    for grant in list(core.books.grants_of(alias.id)):
+        change.change_grant(grant, replaced(grant, environment=row.id))
+    change.drop_environment(alias)
 
 
 def _resolved(core: Core, pool: str | None) -> str | None:

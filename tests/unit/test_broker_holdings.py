@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.errors import AmbiguousDevice, NoCapacity, OutOfRange, UnknownDevice
-from genv_jupyter.model import Request
+from genv_jupyter.model import NewEnvironment, Request
 from tests.unit.brokers import GIB, WHOLE, Bench, bench
 
 
@@ -87,3 +87,14 @@ def test_a_refusal_names_the_holders_of_what_was_asked_for_and_the_outsiders(
         assert "other.ipynb" in refusal.value.message and "mine.ipynb" not in refusal.value.message
         assert "outside any environment" in refusal.value.message
         assert [h["device"] for h in refusal.value.details["holders"]] == [desk.device(1)]
+
+
+def test_one_process_has_one_environment(desk: Bench) -> None:
+    process = desk.process()
+    own = desk.broker.create(desk.me, NewEnvironment(kind="kernel", pid=process.pid))
+    got = desk.broker.attach(desk.me, own.id, WHOLE, cuda="not_initialized", peer_pid=process.pid)
+    kernel = desk.kernel(process=process)  # its server reaches the broker only now
+    assert [grant.device for grant in kernel.now.grants] == [grant.device for grant in got.grants]
+    assert kernel.now.request == WHOLE
+    assert [environment.id for environment in desk.broker.environments(desk.me)] == [kernel.id]
+    assert desk.broker.create(desk.me, NewEnvironment(kind="kernel", pid=process.pid)) == kernel.now
