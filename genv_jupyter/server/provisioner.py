@@ -7,9 +7,11 @@ from the GPUs (at a restart: with what it had), and a sentence for ``%gpu`` says
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,7 +24,7 @@ from genv_jupyter.isolation.environ import VISIBLE
 from genv_jupyter.model import Request
 from genv_jupyter.server import variables
 from genv_jupyter.server.host import Host, host_of
-from genv_jupyter.server.reports import Kernel
+from genv_jupyter.server.reports import Kernel, Started
 from genv_jupyter.server.variables import Variables
 from genv_jupyter.server.workers import heard
 
@@ -142,28 +144,30 @@ class GenvProvisioner(LocalProvisioner):
         await super().post_launch(**kwargs)
         if self._kernel is None:
             return
-        if not self._watched and self.parent is not None:
-            self._watched = True
-            self.parent.add_restart_callback(self._end, "dead")
-        self._host.watch(self._kernel, self.parent, restarted=self._launched)
-        self._launched = True
-        if self.pid is not None:
-            self._host.reports.running(self._kernel, self.pid)
+        with self._without_harm():
+            if not self._watched and self.parent is not None:
+                self._watched = True
+                self.parent.add_restart_callback(self._end, "dead")
+            self._host.watch(self._kernel, self.parent, restarted=self._launched)
+            self._launched = True
+            if self.pid is not None:
+                self._host.reports.running(self._kernel, self.pid)
 
     async def cleanup(self, restart: bool = False) -> None:
         """Keep the environment over a restart; otherwise give it back."""
         await super().cleanup(restart=restart)
         if self._kernel is None:
             return
-        self._host.forget(self.kernel_id)
-        if restart:
-            self._host.reports.restarting(self._kernel)
-            return
-        # One that is not heard of now is told again when the broker is back.
-        ended = self._end()
-        error = None if ended is None else await heard(ended, END_SECONDS)
-        if error is not None:
-            self.log.info("Kernel %s and the GPU broker: %s", self.kernel_id, error)
+        with self._without_harm():
+            if restart:
+                self._host.forget(self.kernel_id)
+                self._host.reports.restarting(self._kernel)
+                return
+            # One that is not heard of now is told again when the broker is back.
+            ended = self._end()
+            error = None if ended is None else await heard(ended, END_SECONDS)
+            if error is not None:
+                self.log.info("Kernel %s and the GPU broker: %s", self.kernel_id, error)
 
     # -- ours -----------------------------------------------------------------------------------
 
@@ -175,37 +179,42 @@ class GenvProvisioner(LocalProvisioner):
                 "This kernel's id is not a UUID, so its GPUs are not managed.",
                 hint="Let Jupyter choose the ids of kernels.",
             )
-        first = self._kernel is None
-        kernel = self._kernel or Kernel(self.kernel_id)
+        request: Request | None = None
+        trouble: GpuError | None = None
+        if self._kernel is None:
+            self._kernel = Kernel(self.kernel_id)
+            self._kernel.path = host.path_of(env.get("JPY_SESSION_NAME"))
+            self._kernel.previous = await host.predecessor()
+            request, trouble = self._request()
+        kernel = self._kernel
         kernel.next_launch()
         kernel.unattached = "all" if self.unattached == "all" else "hide"
         pool = env.get(VISIBLE)
         kernel.pool = pool if pool != host.reports.link.pool else None
-        request, trouble = self._request() if first else (None, None)
-        if first:
-            kernel.path = kernel.path or host.path_of(env.get("JPY_SESSION_NAME"))
-            kernel.previous = await host.predecessor()
+        started = await self._ask(kernel, request)
+        trouble = started.refusal or trouble
+        environ = started.environment.environ
+        if environ is not None and variables.attached(environ):
+            result = variables.granted(environ)
+        else:
+            result = self._unattached(kernel)
+        return result if trouble is None else {**result, variables.NOTICE: str(trouble)}
+
+    async def _ask(self, kernel: Kernel, request: Request | None) -> Started:
+        """Wait for the broker's answer to a start, but not for long."""
+        reports = self._host.reports
         abandoned = threading.Event()
-        starting = asyncio.wrap_future(host.reports.starting(kernel, request, abandoned))
-        self._kernel = kernel
+        starting = asyncio.wrap_future(reports.starting(kernel, request, abandoned))
         try:
-            started = await asyncio.wait_for(starting, START_SECONDS)
+            return await asyncio.wait_for(starting, START_SECONDS)
         except TimeoutError:
             abandoned.set()
             raise BrokerDown(f"The GPU broker did not answer within {START_SECONDS:g} s.") from None
         except (Conflict, NotYours):
             # Another server's living kernel has this id: what it holds is not ours to end.
             self._kernel = None
-            host.reports.kernels.pop(kernel.id, None)
+            reports.kernels.pop(kernel.id, None)
             raise
-        environ = started.environment.environ
-        if environ is not None and variables.attached(environ):
-            return variables.granted(environ)
-        result = self._unattached(kernel)
-        trouble = started.refusal or trouble
-        if trouble is not None:
-            result[variables.NOTICE] = str(trouble)
-        return result
 
     def _request(self) -> tuple[Request | None, GpuError | None]:
         """Return what the kernelspec or the policy asks for, and what is wrong with it."""
@@ -239,6 +248,14 @@ class GenvProvisioner(LocalProvisioner):
         return variables.unattached(
             kernel.id, self.unattached, self.on_import, self.default_request
         )
+
+    @contextlib.contextmanager
+    def _without_harm(self) -> Iterator[None]:
+        """Whatever goes wrong in here, the kernel starts, restarts and ends as without us."""
+        try:
+            yield
+        except Exception:
+            self.log.exception("The GPU environment of kernel %s failed.", self.kernel_id)
 
     def _end(self) -> Future[None] | None:
         """The kernel is gone for good: shut down, given up, or never there."""

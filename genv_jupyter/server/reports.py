@@ -136,6 +136,7 @@ class Reports:
 
     def running(self, kernel: Kernel, pid: int) -> Future[None]:
         """Tell that the process exists now."""
+        self.kernels[kernel.id] = kernel
         kernel.pid = pid
         report = kernel.report(phase="running", pid=pid)
         return self._lanes.submit(

@@ -321,14 +321,15 @@ async def test_a_console_of_the_same_name_takes_nothing_over(
     server: Server, add_kernelspec: AddKernelspec
 ) -> None:
     _, old = await server.open_notebook("llm.ipynb")
-    await attach(server, old, BOTH)
+    await attach(server, old, WHOLE)
     session, console = await server.open_notebook("console-1/llm.ipynb", kind="console")
     assert (await server.known(console, state="released"))["previous"] is None
+    await attach(server, console, WHOLE)
     body = {"kernel": {"name": add_kernelspec("other", IPYKERNEL)}}
     answer = await server.call("PATCH", "api", "sessions", session, body=body)
     changed = answer.json["kernel"]["id"]
     assert (await server.known(changed, state="released"))["grants"] == []
-    assert len((await server.environment(old))["grants"]) == 2
+    assert len((await server.environment(old))["grants"]) == 1
 
 
 # -- fails open -----------------------------------------------------------------------------------

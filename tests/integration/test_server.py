@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from genv_jupyter.errors import BrokerDown
 from tests.conftest import end_broker
 from tests.integration.servers import VISIBLE, AddKernelspec, Server, Talk, eventually
 
@@ -69,11 +70,22 @@ async def test_detach_of_one_device_leaves_the_other(server: Server) -> None:
     assert await server.evaluate(kernel, VISIBLE) == repr(second)
 
 
-async def test_a_refused_detach_leaves_the_devices_visible(server: Server) -> None:
+async def test_a_failed_detach_leaves_the_devices_visible(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = await server.start_kernel()
     environment = await attach(server, kernel)
-    refused = await server.gpu("DELETE", f"environments/{kernel}", device="GPU-nowhere")
-    assert refused.status == 404
+    call = server.host.reports.link.call
+
+    def but_no_delete(method: str, *args: Any) -> Any:
+        """The broker goes away between our question and the verb."""
+        if method == "DELETE":
+            raise BrokerDown("It has just gone.")
+        return call(method, *args)
+
+    monkeypatch.setattr(server.host.reports.link, "call", but_no_delete)
+    failed = await server.gpu("DELETE", f"environments/{kernel}")
+    assert failed.status == 503
     device = environment["grants"][0]["device"]
 
     async def visible() -> bool:
