@@ -74,6 +74,8 @@ class Publisher:
         """Open a stream; it begins with a snapshot unless nothing has changed since."""
         listener = Listener(server)
         snapshot = await self.run(lambda: self._snapshot(server))
+        if server is not None:
+            await self.run(lambda: self.broker.renew_wants(server))
         if since != snapshot.revision:
             listener.put(encode(snapshot))
         self.listeners.add(listener)

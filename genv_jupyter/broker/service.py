@@ -277,6 +277,19 @@ class Broker:
         with self.lock:
             return frozenset(self._uuids(server))
 
+    def renew_wants(self, server: str) -> None:
+        """Want again what a server has not confirmed: it may never have heard of it."""
+        with self.lock:
+            for row in self.books.environments.values():
+                if row.server == server and row.state == "granted" and self._unconfirmed(row):
+                    self.books.want(server, Want(kernel=row.id, action="apply"))
+
+    def _unconfirmed(self, row: EnvironmentRow) -> bool:
+        return any(
+            grant.applied == "pending" if grant.state == "granted" else row.cuda == "unknown"
+            for grant in self.books.grants_of(row.id)
+        )
+
     def take_wants(self, server: str) -> tuple[Want, ...]:
         """Return what the broker wants of a server, once, as things are now."""
         with self.lock:

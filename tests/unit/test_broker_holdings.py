@@ -98,3 +98,18 @@ def test_one_process_has_one_environment(desk: Bench) -> None:
     assert kernel.now.request == WHOLE
     assert [environment.id for environment in desk.broker.environments(desk.me)] == [kernel.id]
     assert desk.broker.create(desk.me, NewEnvironment(kind="kernel", pid=process.pid)) == kernel.now
+
+
+def test_what_a_server_has_not_confirmed_is_wanted_again(desk: Bench) -> None:
+    kernel, calm = desk.kernel(), desk.kernel()
+    calm.attach(Request(memory="1G"))
+    desk.broker.attach(desk.me, kernel.id, Request(memory="1G"))
+    assert [want.kernel for want in desk.broker.take_wants(desk.server)] == [kernel.id]
+    desk.reopen()  # it was sent, and nobody knows whether it came
+    desk.broker.renew_wants(desk.server)
+    (want,) = desk.broker.take_wants(desk.server)
+    assert (want.kernel, want.action) == (kernel.id, "apply")
+    assert want.environ is not None and want.environ["CUDA_VISIBLE_DEVICES"] == desk.device(1)
+    desk.tell(kernel.id, applied="live", cuda="not_initialized")
+    desk.broker.renew_wants(desk.server)
+    assert desk.broker.take_wants(desk.server) == ()
