@@ -230,6 +230,20 @@ async def test_restart_by_rest_keeps_the_environment(server: Server) -> None:
     assert await server.evaluate(kernel, VISIBLE) == repr(environment["grants"][0]["device"])
 
 
+async def test_the_servers_end_breaks_no_restart_off(server: Server) -> None:
+    kernel = await server.start_kernel()
+    manager = server.manager(kernel)
+    assert (await server.gpu("POST", f"environments/{kernel}/restart")).status == 202
+
+    async def begun() -> bool:
+        return bool(manager.shutting_down)
+
+    await eventually(begun, "the restart begins")
+    await server.app.cleanup_extensions()
+    await server.app.cleanup_kernels()  # fails on a kernel that is neither up nor down
+    assert kernel not in server.app.kernel_manager
+
+
 async def test_the_broker_is_told_busy_and_idle(server: Server, tmp_path: Path) -> None:
     kernel = await server.start_kernel()
     flag = tmp_path / "flag"
