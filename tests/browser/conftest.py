@@ -28,7 +28,7 @@ def jp_server_cleanup() -> None:
     """Replaces pytest-jupyter's, which needs that loop."""
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=_FLAGS)
