@@ -6,6 +6,7 @@ import { formatMemory, formatShare, shortShare } from './units';
 export interface ISegment {
   key: string;
   kind: 'mine' | 'other' | 'draining' | 'external' | 'unattributed' | 'reserve';
+  own: boolean;
   /** Alternates between neighbours of one kind, so that their border shows. */
   odd: boolean;
   share: number;
@@ -25,6 +26,7 @@ export function segments(
     parts.push({
       key: grant.environment,
       kind: draining ? 'draining' : mine ? 'mine' : 'other',
+      own: mine,
       bytes: grant.memory,
       label: trans.__(
         '%1 of %2: %3',
@@ -44,6 +46,7 @@ export function segments(
       parts.push({
         key: kind,
         kind,
+        own: false,
         bytes,
         label: `${label}: ${formatMemory(bytes)}`
       });

@@ -76,10 +76,13 @@ class Jupyter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        end_broker(
-            rendezvous.address(str(self.home), self.environ.get("GENV_JUPYTER_SIMULATE", ""))
-        )
+        try:
+            self.stop()
+        finally:
+            home, simulate = (
+                self.environ.get(f"GENV_JUPYTER_{name}", "") for name in ("HOME", "SIMULATE")
+            )
+            end_broker(rendezvous.address(home, simulate))
 
     def start(self) -> None:
         """Start it, and return when it answers."""
@@ -120,7 +123,7 @@ class Jupyter:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise
+            raise AssertionError(f"It did not end:\n{self.log.read_text()[-4000:]}") from None
 
     @property
     def url(self) -> str:

@@ -126,9 +126,11 @@ class Notebook:
         light = str(name == "light").lower()
         expect(self.page.locator(f"body[data-jp-theme-light={light}]")).to_be_attached()
 
-    def shoot(self, name: str, *, themes: tuple[str, ...] = ("light",)) -> None:
-        """Keep a picture of the page for people to look at."""
+    def shoot(self, name: str, *, themes: tuple[str, ...] = ()) -> None:
+        """Keep a picture of the page, as it is or in each of the themes, for people to look at."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        if not themes:
+            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", animations="disabled")
         for theme in themes:
             self.theme(theme)
             self.page.screenshot(path=SCREENSHOTS / f"{name}-{theme}.png", animations="disabled")

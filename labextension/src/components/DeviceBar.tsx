@@ -26,6 +26,7 @@ export function DeviceBar(props: IDeviceBarProps): JSX.Element {
         <span
           key={part.key}
           className={`jp-Genv-segment jp-mod-${part.kind}`}
+          data-own={part.own}
           data-odd={part.odd}
           style={{ width: `${part.share}%` }}
           title={part.label}

@@ -131,7 +131,9 @@ function Outsiders(props: {
               className={`jp-Genv-swatch jp-mod-${kind}`}
               aria-hidden="true"
             />
-            <span className="jp-Genv-holderName">{label}</span>
+            <span className="jp-Genv-holderName" title={label}>
+              {label}
+            </span>
             <span className="jp-Genv-amount">{formatMemory(bytes)}</span>
           </li>
         ) : null

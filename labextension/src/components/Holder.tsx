@@ -3,6 +3,7 @@ import React from 'react';
 import type { IDeviceGrant } from '../api/types';
 import { formatAge, formatClock } from '../units';
 import { amount } from '../view';
+import { GrantState, Swatch } from './GrantState';
 
 export interface IHolderProps {
   grant: IDeviceGrant;
@@ -15,15 +16,10 @@ export interface IHolderProps {
 /** One who holds a part of a device: what, who, since when. */
 export function Holder(props: IHolderProps): JSX.Element {
   const { grant, now, own, trans } = props;
-  const kind = grant.state === 'draining' ? 'draining' : own ? 'mine' : 'other';
   const name = grant.name ?? trans.__('a kernel');
   return (
     <li className="jp-Genv-holder">
-      <span
-        className={`jp-Genv-swatch jp-mod-${kind}`}
-        data-odd={props.odd}
-        aria-hidden="true"
-      />
+      <Swatch state={grant.state} own={own} odd={props.odd} />
       <span className="jp-Genv-holderName" title={name}>
         {name}
       </span>
@@ -42,19 +38,4 @@ export function Holder(props: IHolderProps): JSX.Element {
       </span>
     </li>
   );
-}
-
-function GrantState(props: {
-  state: IDeviceGrant['state'];
-  trans: TranslationBundle;
-}): JSX.Element | null {
-  const { trans } = props;
-  const words: Record<string, string> = {
-    draining: trans.__('draining'),
-    reserved: trans.__('starting'),
-    contended: trans.__('contended'),
-    lost: trans.__('device lost')
-  };
-  const word = words[props.state];
-  return word ? <span className="jp-Genv-tag">{word}</span> : null;
 }

@@ -51,11 +51,7 @@ export function Panel(props: IPanelProps): JSX.Element {
               />
             </>
           )}
-          {state.health?.notices.map(notice => (
-            <p key={notice} className="jp-Genv-quiet">
-              {notice}
-            </p>
-          ))}
+          <Notices state={state} trans={trans} />
         </div>
       )}
     </div>
@@ -127,6 +123,35 @@ function Driver(props: {
       )}
       trans={trans}
     />
+  );
+}
+
+/** What the broker wants said, and whom it binds. */
+function Notices(props: {
+  state: IState;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { state, trans } = props;
+  const said = [...(state.health?.notices ?? [])];
+  if (
+    state.health?.kind === 'user' &&
+    state.devices.length &&
+    !state.health.simulated
+  ) {
+    said.push(
+      trans.__(
+        'Other users of this host are not bound by what is granted here.'
+      )
+    );
+  }
+  return (
+    <>
+      {said.map(notice => (
+        <p key={notice} className="jp-Genv-quiet">
+          {notice}
+        </p>
+      ))}
+    </>
   );
 }
 

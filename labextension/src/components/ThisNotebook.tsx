@@ -5,6 +5,7 @@ import type { ITarget } from '../kernel';
 import type { Busy, IRefusal } from '../state';
 import { amount, deviceLabel, missing } from '../view';
 import { Attach } from './Attach';
+import { GrantState, Swatch } from './GrantState';
 
 /** What can be done for one notebook. */
 export interface INotebookActions {
@@ -136,19 +137,15 @@ function Grants(
     <ul className="jp-Genv-grants">
       {environment.grants.map(grant => {
         const device = devices.find(one => one.uuid === grant.device);
-        const draining = grant.state === 'draining';
         return (
           <li key={grant.device} className="jp-Genv-grant">
-            <span
-              className={`jp-Genv-swatch jp-mod-${draining ? 'draining' : 'mine'}`}
-              aria-hidden="true"
-            />
+            <Swatch state={grant.state} own={true} odd={false} />
             <span className="jp-Genv-deviceLabel" title={grant.device}>
               {device ? deviceLabel(device, trans) : grant.device.slice(0, 12)}
             </span>
             <span className="jp-Genv-amount">{amount(grant, trans)}</span>
-            {draining && (
-              <span className="jp-Genv-tag">{trans.__('draining')}</span>
+            {grant.state !== 'draining' && (
+              <GrantState state={grant.state} trans={trans} />
             )}
           </li>
         );
