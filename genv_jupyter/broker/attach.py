@@ -197,8 +197,10 @@ def _confirm(
     parts = {part.device: part for part in placed}
     fresh = {part.now.device for part in reserved if part.before is None}
     applied = _applied_now(attempt)
-    # Somebody else asked, so the process still sees what it had: hidden first, freed afterwards.
-    unhidden = applied == "pending" and not attempt.by_process and attempt.proof != "initialized"
+    # Unless the process itself asks, and hides now what it had, it may yet use it: hidden first,
+    # freed afterwards.
+    hides = attempt.by_process and not attempt.restart
+    unhidden = row.pid is not None and not hides and attempt.proof == "not_initialized"
     proof: Cuda = "unknown" if unhidden else attempt.proof
     if books.grants[row.id].keys() - parts.keys():
         core.refresh()
