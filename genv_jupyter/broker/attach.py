@@ -17,7 +17,7 @@ from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
-from genv_jupyter.broker.release import FRESH, let_go, proof_of, reason_for, record_left
+from genv_jupyter.broker.release import FRESH, let_go, proof_of, reason_for, record_left, unproven
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
 from genv_jupyter.isolation import processes
@@ -202,8 +202,8 @@ def _confirm(
     hides = attempt.by_process and not attempt.restart
     unhidden = row.pid is not None and not hides and attempt.proof == "not_initialized"
     proof: Cuda = "unknown" if unhidden else attempt.proof
-    if books.grants[row.id].keys() - parts.keys():
-        core.refresh()
+    if books.grants[row.id].keys() - parts.keys() and not core.refresh():
+        proof = unproven(proof)
     new = msgspec.structs.replace(
         row,
         request=msgspec.json.encode(attempt.request).decode(),

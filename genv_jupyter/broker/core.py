@@ -18,6 +18,8 @@ from genv_jupyter.slots import Slot
 from genv_jupyter.units import WHOLE
 
 Record = Callable[..., None]
+SLOW = 0.5
+"""Seconds from which on a reading is one of a driver that hangs."""
 _POOLS = 64
 """Readings of pools that are kept: clients choose the texts."""
 
@@ -61,7 +63,8 @@ class Core:
         self.processes: dict[str, list[Process]] = {}
         self.notices: list[str] = []
         self.loose_ends = False
-        self._absorbed_at = float("-inf")
+        self._slow = False
+        self._last_ended = float("-inf")
         self._read_at = float("-inf")
         self._pools: dict[str | None, Pool] = {}
 
@@ -147,24 +150,36 @@ class Core:
 
     # -- readings -------------------------------------------------------------------------------
 
-    def refresh(self, max_age: float = 0.0) -> None:
-        """Read the devices unless a reading of that age (seconds) is at hand."""
-        if time.monotonic() - self._read_at > max_age:
-            began = time.monotonic()
-            self.absorb(self.source.read(), began)
+    def refresh(self, max_age: float = 0.0) -> bool:
+        """Read the devices unless a reading of that age (seconds) is at hand; say if one is now.
+
+        While the driver hangs only the housekeeper waits for it: what verbs wait for, all wait for.
+        """
+        if time.monotonic() - self._read_at <= max_age:
+            return True
+        if self._slow:
+            return False
+        self.absorb(*self.read())
+        return True
+
+    def read(self) -> tuple[Inventory, float, float]:
+        """Read the devices; return also when that began and ended, on the monotonic clock."""
+        began = time.monotonic()
+        return self.source.read(), began, time.monotonic()
 
     def outdate(self) -> None:
         """Say that the present reading no longer tells the truth."""
         self._read_at = float("-inf")
 
-    def absorb(self, inventory: Inventory, began: float) -> None:
+    def absorb(self, inventory: Inventory, began: float, ended: float) -> None:
         """Take in a reading: slots, health, external memory, and who uses what.
 
         One that began before the last that was taken in is older than what is known.
         """
-        if began < self._absorbed_at:
+        if began < self._last_ended:
             return
-        self._read_at = self._absorbed_at = time.monotonic()
+        self._read_at = self._last_ended = ended
+        self._slow = ended - began > SLOW
         if inventory == self.inventory and not any(d.processes for d in inventory.devices):
             self._miss()
             return

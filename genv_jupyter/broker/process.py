@@ -9,9 +9,9 @@ import http.client
 import json
 import logging
 import os
+import resource
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream, StreamClosedError
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
 from genv_jupyter.api.handlers import MAX_BODY, Verbs, application, user_name
 from genv_jupyter.broker import directories, failpoints
-from genv_jupyter.broker.events import Publisher
+from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, Unavailable
@@ -38,6 +39,28 @@ T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
 TICK = 1.0
 REPLACE_SECONDS = 10.0
+MOST_STRANGERS = 8
+STRANGER_SECONDS = 2.0
+
+
+class _Server(HTTPServer):
+    """Serves the owner. Strangers reach an abstract name too: a few at a time, and not for long."""
+
+    strangers = 0
+
+    def handle_stream(self, stream: IOStream, address: Any) -> None:
+        if rendezvous.peer(stream.socket)[1] == os.getuid():
+            super().handle_stream(stream, address)
+        elif self.strangers < MOST_STRANGERS:
+            self.strangers += 1
+            asyncio.get_running_loop().call_later(STRANGER_SECONDS, self._part, stream)
+            super().handle_stream(stream, address)  # is told in words whom we serve
+        else:
+            stream.close()
+
+    def _part(self, stream: IOStream) -> None:
+        self.strangers -= 1
+        stream.close()
 
 
 class Process:
@@ -83,19 +106,23 @@ class Process:
         connection: Any = handler.request.connection
         connection.set_close_callback(lambda: None if closed.done() else closed.set_result(None))
         try:
-            await handler.flush()
-            while not closed.done():
-                waiting = asyncio.ensure_future(listener.queue.get())
-                either: list[asyncio.Future[Any]] = [waiting, closed]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                line = waiting.result() if waiting.done() else None
-                if line is None:
-                    waiting.cancel()
-                    return
-                handler.write(line)
-                await handler.flush()
+            with contextlib.suppress(StreamClosedError):  # the caller has left: no error of ours
+                await self._tell(handler, listener, closed)
         finally:
             self.publisher.forget(listener)
+
+    async def _tell(self, handler: Verbs, listener: Listener, closed: asyncio.Future[None]) -> None:
+        await handler.flush()
+        while not closed.done():
+            waiting = asyncio.ensure_future(listener.queue.get())
+            either: list[asyncio.Future[Any]] = [waiting, closed]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            line = waiting.result() if waiting.done() else None
+            if line is None:
+                waiting.cancel()
+                return
+            handler.write(line)
+            await handler.flush()
 
     def leave(self, version: str) -> bool:
         """Make way for a newer version."""
@@ -112,7 +139,7 @@ class Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.leaving.set)
-        server = HTTPServer(application(self), max_body_size=MAX_BODY, max_header_size=32 * 1024)
+        server = _Server(application(self), max_body_size=MAX_BODY, max_header_size=32 * 1024)
         server.add_socket(self.sock)
         publishing = asyncio.create_task(self.publisher.serve())
         stop = threading.Event()
@@ -152,6 +179,7 @@ class Process:
 
 def main(*, replace: bool, idle_seconds: float) -> int:
     """Run a user broker; the first line on stdout says how it went."""
+    _raise_limit()
     try:
         sock = _take_name(replace)
         if sock is None:
@@ -188,6 +216,12 @@ def main(*, replace: bool, idle_seconds: float) -> int:
     asyncio.run(serve())
     os.close(held)
     return 0
+
+
+def _raise_limit() -> None:
+    """Allow as many open connections as the host does: sidebars keep theirs open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _records(simulate: str, notices: list[str]) -> RecordsLedger | None:
@@ -255,8 +289,8 @@ def _ask_to_leave() -> bool:
 
 def _say(answer: dict[str, Any]) -> None:
     """Write the first line, and hand standard output back."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # who started us was interrupted; others need us
+        os.write(1, f"{json.dumps(answer)}\n".encode())
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)

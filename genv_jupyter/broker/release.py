@@ -32,6 +32,11 @@ def proof_of(row: EnvironmentRow, cuda: Cuda) -> Cuda:
     return "initialized" if cuda == "unknown" and row.cuda == "initialized" else cuda
 
 
+def unproven(cuda: Cuda) -> Cuda:
+    """Return what is left of a process's word when the driver does not tell of its children."""
+    return "initialized" if cuda == "initialized" else "unknown"
+
+
 def may_let_go(core: Core, row: EnvironmentRow, grant: GrantRow, cuda: Cuda) -> bool:
     """Say whether a grant can end now: its process cannot be on the device, nor any child.
 
@@ -76,7 +81,8 @@ def detach(
         return row
     # Without children nothing but the process itself, which has just spoken, can be on a device.
     childless = row.pid is not None and not processes.has_children(row.pid)
-    core.refresh(FRESH if childless else 0.0)
+    if not core.refresh(FRESH if childless else 0.0) and not childless:
+        cuda = unproven(cuda)
     proof = proof_of(row, cuda)
     failpoints.reach("before_release")
     with books.change() as change:
@@ -139,7 +145,8 @@ def settle(core: Core, row: EnvironmentRow) -> None:
     draining = [g for g in core.books.grants_of(row.id) if g.state == "draining"]
     if not draining:
         return
-    core.refresh(SETTLE_AGE)
+    if not core.refresh(SETTLE_AGE):
+        return
     over = [
         grant
         for grant in draining

@@ -227,10 +227,9 @@ class Broker:
 
     def tick(self) -> None:
         """Read the devices and look after the environments: called once a second."""
-        began = time.monotonic()
-        inventory = self.core.source.read()  # outside the lock: a hanging driver stalls nobody
+        reading = self.core.read()  # outside the lock: a hanging driver stalls nobody
         with self.lock:
-            self.core.absorb(inventory, began)
+            self.core.absorb(*reading)
             self.housekeeper.round()
 
     def changes(self, principal: Principal) -> Event | None:

@@ -19,6 +19,7 @@ import pytest
 from genv_jupyter.api import rendezvous
 from genv_jupyter.broker import attach
 from genv_jupyter.devices.simulated import SimulatedDevice
+from genv_jupyter.devices.source import Inventory
 from genv_jupyter.errors import BadRequest, Conflict, GpuError, NoCapacity, Unavailable
 from genv_jupyter.isolation import processes
 from genv_jupyter.model import Event, KernelReport, Request, ServerReport
@@ -392,6 +393,40 @@ def test_pools_do_not_pile_up(desk: Bench) -> None:
         desk.register(pool=f"0,x{number}")
         desk.broker.devices(desk.server)
     assert len(desk.broker.core._pools) < 200
+
+
+def test_while_the_driver_hangs_only_the_round_waits_for_it(desk: Bench) -> None:
+    kernel, other = desk.kernel(), desk.kernel("b.ipynb")
+    kernel.attach(WHOLE)
+    core, now = desk.broker.core, [0.0]
+
+    def hang() -> tuple[Inventory, float, float]:
+        now[0] += 2.0
+        return desk.source.read(), now[0] - 2.0, now[0]
+
+    core._last_ended = core._read_at = 0.0
+    with (
+        mock.patch("genv_jupyter.broker.core.time.monotonic", lambda: now[0]),
+        mock.patch.object(core, "read", side_effect=hang) as read,
+    ):
+        desk.tick()
+        now[0] += 10
+        other.attach(HALF)
+        desk.broker.devices()
+        with mock.patch.object(processes, "has_children", return_value=True):
+            kernel.detach()
+        assert read.call_count == 1
+        assert kernel.now.state == "draining", "its children may be there: nobody tells"
+    desk.tick()
+
+
+def test_a_reading_that_is_overtaken_tells_nothing(desk: Bench) -> None:
+    core = desk.broker.core
+    old = core.read()
+    desk.source.devices[0].external_memory = 10 * GIB
+    core.refresh()
+    core.absorb(*old)
+    assert core.books.slots[desk.device(0)].external == 10 * GIB
 
 
 # -- events ---------------------------------------------------------------------------------------
