@@ -36,8 +36,9 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Shared by the tests of a file: the second page comes from the browser's cache."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(30_000)
     yield context
@@ -51,4 +52,5 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page = context.new_page()
     page.on("pageerror", lambda error: errors.append(f"{error}\n{error.stack or ''}"))
     yield page
+    page.close()
     assert not [error for error in errors if "/genv-jupyter/" in error]
