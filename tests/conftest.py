@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,10 +29,29 @@ for _name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "
     os.environ[_name] = str(Path(_jupyter.name, _name.lower()))
 
 SIMULATE = "2x24GiB"
+TEARDOWN_SECONDS = 120
 
 
 def pytest_unconfigure() -> None:
     _jupyter.cleanup()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Bound a teardown: pytest-timeout stops its clock when a test fails, and what a failed test
+    leaves half done (a ZeroMQ context with an open socket) can hold its teardown for ever.
+    """
+
+    def late(*_: object) -> None:
+        pytest.fail(f"The teardown of {item.nodeid} took more than {TEARDOWN_SECONDS} s.")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(TEARDOWN_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
