@@ -69,6 +69,7 @@ class Applier:
         self._tell = tell
         self._log = log
         self._under_way: dict[str, tuple[Environ, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._subshells: dict[str, bool] = {}
 
     async def probe(self, kernel: str) -> Cuda:
@@ -95,6 +96,7 @@ class Applier:
         if before is not None and before[0] == environ:
             return before[1]
         task = asyncio.create_task(self._apply(kernel, environ, before and before[1]))
+        self._tasks.add(task)
         self._under_way[kernel] = (environ, task)
         task.add_done_callback(lambda done: self._done(kernel, done))
         return task
@@ -106,10 +108,13 @@ class Applier:
         if under_way is not None:
             under_way[1].cancel()
 
-    def close(self) -> None:
-        """Give up all that is under way."""
-        for kernel in list(self._under_way):
-            self.forget(kernel)
+    async def close(self) -> None:
+        """Give up all that is under way; an open socket would hold up the end of the process."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     # -- applying -------------------------------------------------------------------------------
 
@@ -117,7 +122,11 @@ class Applier:
         self, kernel: str, environ: Environ, before: asyncio.Task[None] | None
     ) -> None:
         if before is not None:
-            await asyncio.wait({before})
+            try:
+                await asyncio.wait({before})
+            except asyncio.CancelledError:
+                before.cancel()
+                raise
         wanted: Environ | None = environ
         for _ in range(_ROUNDS):
             manager = self._manager_of(kernel)
@@ -135,6 +144,7 @@ class Applier:
                 return
 
     def _done(self, kernel: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         current = self._under_way.get(kernel)
         if current is not None and current[1] is task:
             del self._under_way[kernel]

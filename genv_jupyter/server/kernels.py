@@ -69,7 +69,7 @@ class ServerHost(Host):
         if self._tasks:
             # A restart that is broken off would leave a kernel that Jupyter cannot shut down.
             await asyncio.wait(self._tasks, timeout=RESTART_SECONDS)
-        self.applier.close()
+        await self.applier.close()
         self.hub.close()
         self._loop = None
         await heard(self.reports.close(), FAREWELL_SECONDS)

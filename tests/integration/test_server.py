@@ -177,7 +177,7 @@ async def test_what_is_wanted_now_is_applied_and_not_what_was(
         await server.known(kernel, kernel_state="busy")
         first = await attach(server, kernel, {"devices": ["0"], **HALF})
         second = await server.gpu("PUT", f"environments/{kernel}", {"devices": ["1"], **HALF})
-        device = second.json["grants"][-1]["device"]
+        device = next(g["device"] for g in second.json["grants"] if g["state"] == "granted")
         assert device != first["grants"][0]["device"]
         flag.touch()
         await talk.reply(cell)
@@ -187,6 +187,21 @@ async def test_what_is_wanted_now_is_applied_and_not_what_was(
 
         await eventually(visible, "the second device is seen")
     await server.known(kernel, applied="live")
+
+
+async def test_the_servers_end_waits_for_no_kernels_queue(
+    foreign: str, server: Server, tmp_path: Path
+) -> None:
+    kernel = await server.start_kernel(foreign)
+    async with server.talk(kernel) as talk:
+        talk.client.execute(a_cell_until(tmp_path / "never"))
+        await server.known(kernel, kernel_state="busy")
+        for device in ("0", "1"):  # two applications in the queue of one kernel
+            await server.gpu("PUT", f"environments/{kernel}", {"devices": [device], **HALF})
+    await server.app.cleanup_extensions()
+    assert server.host.applier._tasks == set()
+    await server.app.cleanup_kernels()
+    await asyncio.to_thread(server.app.kernel_manager.context.destroy)  # hangs on an open socket
 
 
 async def test_a_kernel_that_is_not_python_gets_it_at_its_restart(
