@@ -3,6 +3,7 @@ import React from 'react';
 import type { ITarget } from '../kernel';
 import type { IState } from '../state';
 import { Devices } from './Devices';
+import { Prose } from './Prose';
 import { ThisNotebook, type INotebookActions } from './ThisNotebook';
 
 export interface IPanelProps {
@@ -94,9 +95,8 @@ function Way(props: IPanelProps): JSX.Element | null {
     case 'refused':
       return (
         <Message
-          title={
-            connection.message || trans.__('The GPU broker cannot be reached')
-          }
+          title={trans.__('GPUs cannot be shared at present')}
+          text={connection.message}
           hint={connection.hint}
           retry={retry}
           trans={trans}
@@ -113,7 +113,17 @@ function Driver(props: {
   const { state, trans } = props;
   const trouble = state.health?.driver;
   if (trouble) {
-    return <Message title={trouble} hint="" trans={trans} />;
+    return (
+      <Message
+        title={
+          state.devices.length
+            ? trans.__('Trouble with the NVIDIA driver')
+            : trans.__('No working NVIDIA driver')
+        }
+        text={trouble}
+        trans={trans}
+      />
+    );
   }
   return state.devices.length ? null : (
     <Message
@@ -169,15 +179,25 @@ function Loading(props: { trans: TranslationBundle }): JSX.Element {
 
 function Message(props: {
   title: string;
-  hint: string;
+  text?: string;
+  hint?: string;
   retry?: () => void;
   trans: TranslationBundle;
 }): JSX.Element {
-  const { title, hint, retry, trans } = props;
+  const { title, text, hint, retry, trans } = props;
   return (
     <div className="jp-Genv-message" role="status">
       <p className="jp-Genv-messageTitle">{title}</p>
-      {hint && <p className="jp-Genv-hint">{hint}</p>}
+      {text && (
+        <p>
+          <Prose text={text} />
+        </p>
+      )}
+      {hint && (
+        <p className="jp-Genv-hint">
+          <Prose text={hint} />
+        </p>
+      )}
       {retry && (
         <button type="button" className="jp-Genv-button" onClick={retry}>
           {trans.__('Try again')}

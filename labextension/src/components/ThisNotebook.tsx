@@ -6,6 +6,7 @@ import type { Busy, IRefusal } from '../state';
 import { amount, deviceLabel, missing } from '../view';
 import { Attach } from './Attach';
 import { GrantState, Swatch } from './GrantState';
+import { Prose } from './Prose';
 
 /** What can be done for one notebook. */
 export interface INotebookActions {
@@ -101,7 +102,7 @@ function Managed(
       ) : (
         <Quiet>
           {trans.__(
-            'No GPU. Attach one before the first import of a GPU library.'
+            'No GPU attached. Attach before CUDA starts, and no restart is needed.'
           )}
         </Quiet>
       )}
@@ -214,8 +215,14 @@ function Refusal(props: {
       >
         ×
       </button>
-      <p>{refusal.message}</p>
-      {refusal.hint && <p className="jp-Genv-hint">{refusal.hint}</p>}
+      <p>
+        <Prose text={refusal.message} />
+      </p>
+      {refusal.hint && (
+        <p className="jp-Genv-hint">
+          <Prose text={refusal.hint} />
+        </p>
+      )}
     </div>
   );
 }
