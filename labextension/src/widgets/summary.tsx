@@ -1,5 +1,7 @@
 import { ReactWidget } from '@jupyterlab/ui-components';
+import { MessageLoop, type Message } from '@lumino/messaging';
 import type { ISignal } from '@lumino/signaling';
+import { Widget } from '@lumino/widgets';
 import React from 'react';
 import { Summary } from '../components/Summary';
 import type { ITarget } from '../kernel';
@@ -36,7 +38,28 @@ export class GpuSummary extends ReactWidget {
     );
   }
 
+  protected override onUpdateRequest(msg: Message): void {
+    super.onUpdateRequest(msg);
+    void this.renderPromise?.then(() => this.settle());
+  }
+
+  /** Have the toolbar place its items anew: older ones do not see that one has grown. */
+  private settle(): void {
+    const { parent, node } = this;
+    if (this.isDisposed || !parent || node.offsetWidth === this._width) {
+      return;
+    }
+    this._width = node.offsetWidth;
+    const { offsetWidth, offsetHeight } = parent.node;
+    MessageLoop.postMessage(
+      parent,
+      new Widget.ResizeMessage(offsetWidth, offsetHeight)
+    );
+  }
+
   private refresh(): void {
     this.update();
   }
+
+  private _width = 0;
 }
