@@ -309,6 +309,8 @@ def _apply_report(
     for grant in list(core.books.grants_of(row.id)):
         if grant.state != "granted":
             continue
+        if applied == "at_restart" and grant.applied == "live":
+            continue  # nothing was changed in the process: it still sees what it saw
         new = replaced(grant, applied=applied)
         if fresh:
             new = as_wanted(new)  # a new process starts with what is wanted; nothing older counts

@@ -377,3 +377,46 @@ def test_kernel_ids_chosen_by_clients_lead_nowhere(desk: Bench) -> None:
         desk.starting("../../etc")
     with pytest.raises(UnknownEnvironment):
         desk.broker.attach(desk.me, "no-such-kernel", WHOLE)
+
+
+def test_a_device_in_use_is_no_device_to_come(desk: Bench) -> None:
+    """Some drivers list no processes: what is known of a grant is all that there is."""
+    for device in desk.source.devices:
+        device.processes = None
+    kernel = desk.kernel()
+    kernel.attach(Request(devices=("0",), memory="1G"))
+    desk.broker.attach(desk.me, kernel.id, Request(gpus=2, memory="1G"))
+    after = desk.tell(kernel.id, applied="at_restart", cuda="initialized")
+    assert [(g.device, g.applied) for g in after.grants] == [
+        (desk.device(0), "live"),
+        (desk.device(1), "at_restart"),
+    ]
+    kernel.detach(cuda="initialized")
+    assert [(g.device, g.state) for g in kernel.now.grants] == [(desk.device(0), "draining")]
+
+
+def test_what_is_seen_until_a_restart_is_not_free_before_it(desk: Bench) -> None:
+    kernel, other = desk.kernel(), desk.kernel()
+    kernel.attach(Request(devices=("0",)))
+    kernel.attach(Request(devices=("1",)), restart=True)
+    assert {g.device: g.state for g in kernel.now.grants} == {
+        desk.device(0): "draining",
+        desk.device(1): "granted",
+    }
+    with pytest.raises(NoCapacity):
+        other.attach(Request(devices=("0",)))
+    kernel.restart()
+    other.attach(Request(devices=("0",)))
+
+
+@pytest.mark.parametrize("first", ["00000000", "ffffffff"], ids=["before", "after"])
+def test_a_takeover_under_way_survives_a_crash(desk: Bench, first: str) -> None:
+    """Whether the heir stands in the ledger before or after the one it takes over from."""
+    old = desk.kernel()
+    old.attach(WHOLE)
+    new = desk.starting(first + old.id[8:], previous=old.id)
+    desk.reopen()
+    desk.end(old.process)
+    desk.broker.end_kernel(desk.me, desk.server, old.id)
+    after = desk.broker.environment(desk.me, new)
+    assert [g.device for g in after.grants] == [desk.device(0)]
