@@ -184,6 +184,33 @@ async def eventually(
     raise AssertionError(f"never: {what}")
 
 
+def environ_of(pid: int) -> dict[str, str]:
+    """Return what a process was started with."""
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(pair.decode().split("=", 1) for pair in pairs if pair)
+
+
+async def started_with(server: Server, kernel: str) -> dict[str, str]:
+    return environ_of(server.manager(kernel).provisioner.pid)
+
+
+async def attach(server: Server, kernel: str, request: Mapping[str, Any]) -> Any:
+    """Attach over REST, and return the environment."""
+    answer = await server.gpu("PUT", f"environments/{kernel}", request)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def another_process(server: Server, kernel: str, old: int) -> dict[str, Any]:
+    """Wait for the restart of a kernel to be known."""
+
+    async def look() -> dict[str, Any] | None:
+        found = await server.environment(kernel)
+        return found if found["pid"] not in (None, old) else None
+
+    return dict(await eventually(look, "another process"))
+
+
 @pytest.fixture
 def jp_server_config() -> dict[str, Any]:
     return json.loads(json.dumps(CONFIG))  # type: ignore[no-any-return]

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +27,10 @@ from tests.integration.servers import (
     VISIBLE,
     AddKernelspec,
     Server,
+    another_process,
+    attach,
     eventually,
+    started_with,
 )
 
 WHOLE = {"gpus": 1}
@@ -81,32 +83,6 @@ async def competition(request: Request) -> Any:
         polling.cancel()
         await asyncio.wait({polling})
         competitor.client.close()
-
-
-def environ_of(pid: int) -> dict[str, str]:
-    """Return what a process was started with."""
-    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return dict(pair.decode().split("=", 1) for pair in pairs if pair)
-
-
-async def started_with(server: Server, kernel: str) -> dict[str, str]:
-    return environ_of(server.manager(kernel).provisioner.pid)
-
-
-async def attach(server: Server, kernel: str, request: dict[str, Any]) -> Any:
-    answer = await server.gpu("PUT", f"environments/{kernel}", request)
-    assert answer.status == 200, answer.body
-    return answer.json
-
-
-async def another_process(server: Server, kernel: str, old: int) -> dict[str, Any]:
-    """Wait for the restart of a kernel to be known."""
-
-    async def look() -> dict[str, Any] | None:
-        found = await server.environment(kernel)
-        return found if found["pid"] not in (None, old) else None
-
-    return dict(await eventually(look, "another process"))
 
 
 # -- starts ---------------------------------------------------------------------------------------
@@ -330,99 +306,6 @@ async def test_a_console_of_the_same_name_takes_nothing_over(
     changed = answer.json["kernel"]["id"]
     assert (await server.known(changed, state="released"))["grants"] == []
     assert len((await server.environment(old))["grants"]) == 1
-
-
-# -- fails open -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hung(server: Server) -> Iterator[int]:
-    """The broker hangs, and goes on after the test."""
-    pid = server.client.health().pid
-    os.kill(pid, signal.SIGSTOP)
-    yield pid
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
-async def test_a_kernel_starts_hidden_while_the_broker_hangs(server: Server, hung: int) -> None:
-    answer = await server.call("POST", "api", "kernels", body={"name": "python3"})
-    assert answer.status == 201
-    kernel = answer.json["id"]
-    env = await started_with(server, kernel)
-    assert env["CUDA_VISIBLE_DEVICES"] == ""
-    assert "broker" in env["GENV_JUPYTER_NOTICE"]
-    assert await server.evaluate(kernel, "6 * 7") == "42"
-    os.kill(hung, signal.SIGCONT)
-    found = await server.known(kernel, state="released")  # it is told all when it is back
-    assert found["pid"] == server.manager(kernel).provisioner.pid
-
-
-async def test_a_restart_keeps_its_devices_while_the_broker_hangs(
-    server: Server, request: pytest.FixtureRequest
-) -> None:
-    kernel = await server.start_kernel()
-    environment = await attach(server, kernel, WHOLE)  # while it lives
-    request.getfixturevalue("hung")
-    await server.app.kernel_manager.restart_kernel(kernel)
-    env = await started_with(server, kernel)
-    assert env["CUDA_VISIBLE_DEVICES"] == environment["grants"][0]["device"]
-    assert "broker" in env["GENV_JUPYTER_NOTICE"]
-
-
-async def test_a_restart_brings_nothing_back_while_the_broker_hangs(
-    server: Server, add_kernelspec: AddKernelspec, request: pytest.FixtureRequest
-) -> None:
-    kernel = await server.start_kernel(add_kernelspec("one", IPYKERNEL, config=WHOLE))
-    gone = await server.gpu("DELETE", f"environments/{kernel}")
-    assert gone.json["state"] == "released"
-    request.getfixturevalue("hung")
-    await server.app.kernel_manager.restart_kernel(kernel)
-    env = await started_with(server, kernel)
-    assert "CUDA_VISIBLE_DEVICES" not in env
-    assert env["GENV_JUPYTER_UNATTACHED"] == "hide"
-
-
-async def test_an_answer_that_comes_too_late_is_not_lost(
-    server: Server, add_kernelspec: AddKernelspec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports = server.host.reports.link.reports
-    attach, given = reports.attach, threading.Event()
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        environment = attach(*args, **kwargs)
-        given.wait(30)
-        return environment
-
-    monkeypatch.setattr(reports, "attach", slow)
-    spec = add_kernelspec("one", IPYKERNEL, config=WHOLE)
-    answer = await server.call("POST", "api", "kernels", body={"name": spec})
-    env = await started_with(server, answer.json["id"])
-    given.set()
-    assert "did not answer" in env["GENV_JUPYTER_NOTICE"]
-    (grant,) = (await server.known(answer.json["id"], applied="live"))["grants"]
-    assert env["CUDA_VISIBLE_DEVICES"] == grant["device"]  # the event stream was quicker
-
-
-async def test_what_was_taken_back_during_a_start_is_hidden_after_it(
-    server: Server, add_kernelspec: AddKernelspec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from genv_jupyter.server.provisioner import GenvProvisioner
-
-    launch = GenvProvisioner.launch_kernel
-
-    async def after_a_detach(self: Any, *args: Any, **kwargs: Any) -> Any:
-        assert server.client.detach(self.kernel_id).state == "released"
-        return await launch(self, *args, **kwargs)
-
-    monkeypatch.setattr(GenvProvisioner, "launch_kernel", after_a_detach)
-    kernel = await server.start_kernel(add_kernelspec("one", IPYKERNEL, config=WHOLE))
-    assert (await started_with(server, kernel))["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
-
-    async def hidden() -> bool:
-        return await server.evaluate(kernel, VISIBLE) == "''"
-
-    await eventually(hidden, "the device is hidden")
 
 
 # -- without a server, and by configuration -------------------------------------------------------

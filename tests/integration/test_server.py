@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from genv_jupyter.api import rendezvous
 from genv_jupyter.errors import BrokerDown
-from tests.conftest import end_broker
-from tests.integration.servers import VISIBLE, AddKernelspec, Server, Talk, eventually
+from tests.integration.servers import VISIBLE, AddKernelspec, Server, Talk, attach, eventually
 
 HALF = {"fraction": 0.5}
 WHOLE = {"gpus": 1}
@@ -25,19 +23,12 @@ def a_cell_until(flag: Path, then: str = "") -> str:
     return f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\n{then}"
 
 
-async def attach(server: Server, kernel: str, request: dict[str, Any] | None = None) -> Any:
-    """Attach, and return the environment."""
-    answer = await server.gpu("PUT", f"environments/{kernel}", request or HALF)
-    assert answer.status == 200, answer.body
-    return answer.json
-
-
 # -- applying in living kernels -------------------------------------------------------------------
 
 
 async def test_attach_reaches_an_idle_kernel(server: Server) -> None:
     kernel = await server.start_kernel()
-    environment = await attach(server, kernel)
+    environment = await attach(server, kernel, HALF)
     assert environment["applied"] == "live"
     device = environment["grants"][0]["device"]
     assert await server.evaluate(kernel, VISIBLE) == repr(device)
@@ -45,7 +36,7 @@ async def test_attach_reaches_an_idle_kernel(server: Server) -> None:
 
 async def test_the_same_attach_again_changes_nothing(server: Server) -> None:
     kernel = await server.start_kernel()
-    first = await attach(server, kernel)
+    first = await attach(server, kernel, HALF)
     again = await server.gpu("PUT", f"environments/{kernel}", HALF)
     assert again.status == 200
     assert again.json["grants"] == first["grants"]
@@ -54,7 +45,7 @@ async def test_the_same_attach_again_changes_nothing(server: Server) -> None:
 
 async def test_detach_frees_an_idle_kernel_at_once(server: Server) -> None:
     kernel = await server.start_kernel()
-    await attach(server, kernel)
+    await attach(server, kernel, HALF)
     gone = await server.gpu("DELETE", f"environments/{kernel}")
     assert gone.status == 200
     assert gone.json["state"] == "released"
@@ -74,7 +65,7 @@ async def test_a_failed_detach_leaves_the_devices_visible(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = await server.start_kernel()
-    environment = await attach(server, kernel)
+    environment = await attach(server, kernel, HALF)
     call = server.host.reports.link.call
 
     def but_no_delete(method: str, *args: Any) -> Any:
@@ -100,7 +91,7 @@ async def test_attach_reaches_a_kernel_in_a_long_cell(server: Server, tmp_path: 
     async with server.talk(kernel) as talk:
         cell = talk.client.execute(a_cell_until(flag, "seen = os.environ['CUDA_VISIBLE_DEVICES']"))
         await server.known(kernel, kernel_state="busy")
-        environment = await attach(server, kernel)
+        environment = await attach(server, kernel, HALF)
         assert environment["applied"] == "live"  # beside the cell, which still runs
         assert not flag.exists()
         flag.touch()
@@ -111,7 +102,7 @@ async def test_attach_reaches_a_kernel_in_a_long_cell(server: Server, tmp_path: 
 async def test_attach_leaves_nothing_in_the_users_names(server: Server) -> None:
     kernel = await server.start_kernel()
     before = await server.evaluate(kernel, "sorted(globals())")
-    await attach(server, kernel)
+    await attach(server, kernel, HALF)
     assert await server.evaluate(kernel, "sorted(globals())") == before
 
 
@@ -125,7 +116,7 @@ async def test_attach_takes_no_reply_from_another_client(server: Server) -> None
         talk = Talk(client)
         for _ in range(3):
             cell = client.execute("import time; time.sleep(0.3)")
-            await attach(server, kernel)
+            await attach(server, kernel, HALF)
             await server.gpu("DELETE", f"environments/{kernel}")
             assert (await talk.reply(cell))["status"] == "ok"
     finally:
@@ -141,7 +132,7 @@ def foreign(add_kernelspec: AddKernelspec, foreign_python: str) -> str:
 
 async def test_attach_reaches_a_kernel_without_us(foreign: str, server: Server) -> None:
     kernel = await server.start_kernel(foreign)
-    environment = await attach(server, kernel)
+    environment = await attach(server, kernel, HALF)
     assert environment["applied"] == "live"
     without_us = "__import__('importlib.util').util.find_spec('genv_jupyter')"
     assert await server.evaluate(kernel, without_us) == "None"
@@ -157,7 +148,7 @@ async def test_attach_waits_for_the_queue_where_there_are_no_subshells(
     async with server.talk(kernel) as talk:
         cell = talk.client.execute(a_cell_until(flag, "raise SystemError('on purpose')"))
         await server.known(kernel, kernel_state="busy")
-        environment = await attach(server, kernel)
+        environment = await attach(server, kernel, HALF)
         assert environment["applied"] == "pending"
         flag.touch()
         # The failing cell aborts what waits behind it, our request included.
@@ -189,6 +180,53 @@ async def test_what_is_wanted_now_is_applied_and_not_what_was(
     await server.known(kernel, applied="live")
 
 
+ITSELF = """
+import http.client, json, os, socket, time
+def until(path):
+    while not os.path.exists(path): time.sleep(0.01)
+until({begin!r})
+broker = http.client.HTTPConnection("broker")
+broker.sock = socket.socket(socket.AF_UNIX)
+broker.sock.connect({address!r})
+broker.request("PUT", "/v1/environments/{kernel}", {body!r})
+given = json.loads(broker.getresponse().read())["environ"]
+os.environ.update({{name: value for name, value in given.items() if value is not None}})
+until({end!r})
+"""
+
+
+async def test_what_the_kernel_took_itself_is_not_undone(
+    foreign: str, server: Server, tmp_path: Path
+) -> None:
+    """A cell attaches, as the magic does, while a request of the sidebar waits in its queue."""
+    kernel = await server.start_kernel(foreign)
+    begin, end = tmp_path / "begin", tmp_path / "end"
+    body = json.dumps({"devices": ["1"], **HALF})
+    cell = ITSELF.format(
+        begin=str(begin), end=str(end), kernel=kernel, body=body, address=rendezvous.address()
+    )
+    async with server.talk(kernel) as talk:
+        running = talk.client.execute(cell)
+        await server.known(kernel, kernel_state="busy")
+        await attach(server, kernel, {"devices": ["0"], **HALF})
+        begin.touch()
+
+        async def second() -> str | None:
+            grants = (await server.environment(kernel))["grants"]
+            granted = [grant["device"] for grant in grants if grant["state"] == "granted"]
+            return granted[0] if granted[0].endswith("1") else None
+
+        device = await eventually(second, "the cell has attached")
+        end.touch()
+        assert (await talk.reply(running))["status"] == "ok"
+
+        async def visible() -> bool:
+            return await talk.evaluate(VISIBLE) == repr(device)
+
+        await server.known(kernel, applied="live")
+        await eventually(visible, "the second device is seen")
+
+
 async def test_the_servers_end_waits_for_no_kernels_queue(
     foreign: str, server: Server, tmp_path: Path
 ) -> None:
@@ -213,7 +251,7 @@ async def test_a_kernel_that_is_not_python_gets_it_at_its_restart(
 
     argv = [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"]
     kernel = await server.start_kernel(add_kernelspec("bash", argv, language="bash"))
-    environment = await attach(server, kernel)
+    environment = await attach(server, kernel, HALF)
     assert environment["applied"] == "at_restart"
     seen = tmp_path / "seen"
     show = f'echo "$CUDA_VISIBLE_DEVICES" > {seen}'
@@ -277,104 +315,3 @@ async def test_the_broker_is_told_the_notebook_and_its_new_name(server: Server) 
     await server.known(kernel, path="work/llm.ipynb", name="llm.ipynb")
     await server.call("PATCH", "api", "sessions", session, body={"path": "work/better.ipynb"})
     await server.known(kernel, path="work/better.ipynb")
-
-
-# -- events ---------------------------------------------------------------------------------------
-
-
-async def test_events_begin_with_a_snapshot_and_follow_changes(
-    server: Server, jp_ws_fetch: Any
-) -> None:
-    kernel = await server.start_kernel()
-    await server.known(kernel, state="released")
-    socket = await jp_ws_fetch("genv-jupyter", "v1", "events")
-    first = json.loads(await socket.read_message())
-    assert first["snapshot"] is True
-    assert len(first["devices"]) == 2
-    assert first["health"]["simulated"] is True
-    await attach(server, kernel)
-    seen: list[Any] = []
-    while not any(row["id"] == kernel and row["grants"] for row in seen):
-        event = json.loads(await socket.read_message())
-        assert event["revision"] > first["revision"]
-        assert event["wants"] == []  # what the broker wants of this server is no browser's matter
-        seen += event["environments"]
-    socket.close()
-
-
-async def test_events_since_the_last_revision_bring_no_snapshot(
-    server: Server, jp_ws_fetch: Any
-) -> None:
-    health = (await server.gpu("GET", "health")).json
-    first = await jp_ws_fetch("genv-jupyter", "v1", "events")
-    snapshot = json.loads(await first.read_message())
-    assert snapshot["revision"] >= health["revision"]
-    params = {"since": str(snapshot["revision"])}
-    second = await jp_ws_fetch("genv-jupyter", "v1", "events", params=params)
-    kernel = await server.start_kernel()
-    event = json.loads(await second.read_message())
-    assert event["snapshot"] is False
-    assert kernel in [row["id"] for row in event["environments"]]
-    first.close()
-    second.close()
-
-
-@pytest.fixture
-def restricted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server was started with a part of the devices. Comes before ``server``."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-
-
-async def test_devices_and_events_are_those_of_the_servers_pool(
-    restricted: None, server: Server
-) -> None:
-    devices = await server.gpu("GET", "devices")
-    assert [device["index"] for device in devices.json] == [1]
-    kernel = await server.start_kernel()
-    await server.known(kernel, state="released")
-    refused = await server.gpu("PUT", f"environments/{kernel}", {"devices": ["0"]})
-    assert refused.json["code"] == "unknown_device"
-
-
-# -- when the broker is gone ----------------------------------------------------------------------
-
-
-async def test_a_killed_broker_is_replaced_and_knows_everything_again(
-    server: Server, jp_ws_fetch: Any
-) -> None:
-    kernel = await server.start_kernel()
-    environment = await attach(server, kernel)
-    socket = await jp_ws_fetch("genv-jupyter", "v1", "events")
-    before = json.loads(await socket.read_message())
-    pid = before["health"]["pid"]
-    os.kill(pid, signal.SIGKILL)
-    while await socket.read_message() is not None:  # ended, so that the page asks why
-        pass
-    socket.close()
-
-    async def another() -> bool:
-        health = await server.gpu("GET", "health")
-        return health.status == 200 and health.json["pid"] != pid
-
-    await eventually(another, "another broker")
-    after = await server.known(kernel, state="granted")
-    assert after["grants"] == environment["grants"]
-    socket = await jp_ws_fetch("genv-jupyter", "v1", "events")
-    event = json.loads(await socket.read_message())
-    assert event["snapshot"] is True
-    assert event["health"]["pid"] != pid
-    socket.close()
-
-
-async def test_a_broker_that_forgot_everything_is_told_again(
-    server: Server, broker_home: Path
-) -> None:
-    from genv_jupyter.api import rendezvous
-
-    kernel = await server.start_kernel()
-    known = await server.known(kernel, state="released")
-    await asyncio.to_thread(end_broker, rendezvous.address())
-    for path in broker_home.rglob("ledger.sqlite*"):
-        path.unlink(missing_ok=True)
-    again = await server.known(kernel, pid=known["pid"], state="released")
-    assert again["created"] != known["created"]
