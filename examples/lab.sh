@@ -4,9 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
+# What the kernel says. A node in /dev is no sign: NVIDIA's libraries make them without a driver.
 has_driver() {
-  [ -e /proc/driver/nvidia/version ] || [ -e /dev/nvidiactl ] ||
-    [ -e /dev/nvhost-gpu ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]
+  [ -e /proc/driver/nvidia/version ] || [ -d /sys/module/nvidia ] ||
+    [ -e /sys/module/nvgpu ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]
 }
 
 if [ -n "${GENV_JUPYTER_SIMULATE:-}" ]; then
@@ -19,10 +20,10 @@ else
   echo "Everything can be tried except computing on them."
 fi
 
-args=()
+args=(--ServerApp.root_dir=. --LabApp.default_url=/lab/tree/quickstart.ipynb)
 [ "$(id -u)" -ne 0 ] || args+=(--allow-root)
 if [ -z "${DISPLAY:-}${WAYLAND_DISPLAY:-}${BROWSER:-}" ]; then
   args+=(--no-browser)
   echo "No display was found: open the address below in a browser."
 fi
-exec jupyter lab "${args[@]}" "$@" quickstart.ipynb
+exec jupyter lab "${args[@]}" "$@"

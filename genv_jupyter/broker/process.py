@@ -179,6 +179,7 @@ class Process:
 
 def main(*, replace: bool, idle_seconds: float) -> int:
     """Run a user broker; the first line on stdout says how it went."""
+    os.umask(0o077)  # whatever it writes, its log included, is this user's alone
     _raise_limit()
     try:
         sock = _take_name(replace)

@@ -67,3 +67,26 @@ def test_setup_installs_only_what_is_missing(installed: list[str], tmp_path: Pat
     asked = said.read_text() if said.exists() else ""
     assert ("gcc libc6-dev" in asked) is ("gcc" not in installed)
     assert ("chromium" in asked) is not Path("/usr/bin/chromium").exists()
+
+
+@pytest.mark.parametrize("asked", [None, "1x80GiB"])
+def test_lab_simulates_only_where_it_must_and_says_so(asked: str | None, tmp_path: Path) -> None:
+    """With a stand-in for `jupyter`, which tells what it was started with."""
+    jupyter = tmp_path / "jupyter"
+    jupyter.write_text('#!/bin/sh\necho "devices=$GENV_JUPYTER_SIMULATE" "$@"\n')
+    jupyter.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    if asked:
+        environ["GENV_JUPYTER_SIMULATE"] = asked
+    said = subprocess.run(
+        ["bash", ROOT / "examples" / "lab.sh", "--port=1"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    driver = any(map(os.path.exists, ("/proc/driver/nvidia/version", "/sys/module/nvidia")))
+    expected = asked or ("" if driver else "2x24GiB")
+    assert f"devices={expected} lab" in said
+    assert ("SIMULATED" in said) is bool(expected)
+    assert "/lab/tree/quickstart.ipynb" in said and "--port=1" in said
