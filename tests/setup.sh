@@ -22,7 +22,7 @@ has() { command -v "$1"; }
 compiles() { # a compiler without the C library's headers is no compiler
   local compiler
   compiler=$(command -v gcc) || return 1
-  printf '#include <stdio.h>\nint main(void) { return 0; }\n' | "$compiler" -xc -o /dev/null -
+  "$compiler" -xc -fsyntax-only - <<<'#include <stdio.h>'
 }
 
 case "${1:-}" in
