@@ -1,18 +1,13 @@
 """The broker under everything that happens: real processes, devices that come and go, crashes.
 
-What processes see and use is kept here as it is, whatever the broker believes. After every step
-the books must be the ledger, nothing may be given twice, and what is used must be counted.
+After every step the books must be the ledger, nothing may be given twice, and what is used must be
+counted.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
-import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from unittest import mock
 
 from hypothesis import HealthCheck, Phase, settings
@@ -26,19 +21,15 @@ from hypothesis.stateful import (
 )
 
 from genv_jupyter.broker import attach, failpoints
-from genv_jupyter.broker.books import Books
 from genv_jupyter.devices.simulated import SimulatedDevice, simulated_uuid
 from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import CudaInitialized, GpuError, NoCapacity, UnknownDevice
-from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.ledger.rows import GrantRow
-from genv_jupyter.model import Cuda, Environment, EnvironmentPatch, Request
-from genv_jupyter.policy import Policy
-from tests.unit.brokers import GIB, Bench
-from tests.unit.ledgers import counters, sums
+from genv_jupyter.isolation.environ import MARKER
+from genv_jupyter.model import EnvironmentPatch, Request
+from tests.unit.brokers import GIB
+from tests.unit.world import POLICY, World, visible
 
 MOST_KERNELS, MOST_DEVICES = 5, 4
-POLICY = Policy(compute_overcommit=12_000, memory_headroom=GIB)
 OUTSIDER = 1  # a pid that is no child of ours
 
 who = st.integers(0, MOST_KERNELS - 1)
@@ -61,51 +52,29 @@ class Crash(BaseException):
     """The broker ends here."""
 
 
-@dataclass(eq=False)
-class Kernel:
-    """A kernel as it is: what its process sees, and where CUDA lives in it."""
-
-    id: str
-    process: subprocess.Popen[bytes]
-    sees: set[str]
-    cuda: set[str] | None = None
-    believed: set[str] = field(default_factory=set)
-    """Devices that the broker took back after quiet seconds: no more than watched from then on."""
-
-    @property
-    def state(self) -> Cuda:
-        return "not_initialized" if self.cuda is None else "initialized"
-
-
-class Life(RuleBasedStateMachine):
-    """A server, its kernels, and their devices."""
+class Life(World, RuleBasedStateMachine):
+    """What happens, in any order."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.directory = tempfile.TemporaryDirectory()
-        self.numbers = 0
-        path = Path(self.directory.name, "ledger.sqlite")
-        self.bench = Bench(path, "2x24GiB", POLICY, server=self.new_id(0))
-        self.lists = True  # whether the driver lists processes: not inside a container
-        self.uses: dict[str, list[ProcessReading]] = {}
-        self.kernels: list[Kernel] = []
-        self.handovers: list[tuple[Kernel, Kernel]] = []
-        self.family: list[subprocess.Popen[bytes]] = []
+        RuleBasedStateMachine.__init__(self)
+        World.__init__(self)
 
     def teardown(self) -> None:
-        self.bench.close()
-        self.directory.cleanup()
+        self.close()
 
-    def new_id(self, order: int) -> str:
-        """Return an id that sorts before or after others, as chance has it, but repeatably."""
-        self.numbers += 1
-        return str(uuid.UUID(int=order << 64 | self.numbers))
+    # -- what must hold after every step ----------------------------------------------------
 
-    def kernel(self, number: int) -> Kernel | None:
-        return self.kernels[number % len(self.kernels)] if self.kernels else None
+    @invariant()
+    def nothing_is_given_twice(self) -> None:
+        self.check_devices()
 
-    def device(self, number: int) -> SimulatedDevice:
-        return self.bench.source.devices[number % len(self.bench.source.devices)]
+    @invariant()
+    def memory_is_the_ledger(self) -> None:
+        self.check_ledger()
+
+    @invariant()
+    def what_is_used_is_counted(self) -> None:
+        self.check_counted()
 
     # -- kernels begin and end --------------------------------------------------------------
 
@@ -129,32 +98,11 @@ class Life(RuleBasedStateMachine):
         if len(self.kernels) < MOST_KERNELS:
             self.kernels.append(self.launch(self.new_id(order)))
 
-    def launch(self, name: str, **fields: object) -> Kernel:
-        environ = self.bench.tell(name, phase="starting", **fields).environ
-        process = self.bench.process()
-        self.bench.tell(name, phase="running", pid=process.pid)
-        return Kernel(name, process, visible(environ))
-
     @rule(number=who, told=st.booleans())
     def kernel_restarted(self, number: int, told: bool) -> None:
         """By hand (the server says so before), or by itself after the process was killed."""
         if kernel := self.kernel(number):
             self.restart(kernel, told)
-
-    def restart(self, kernel: Kernel, told: bool = True) -> None:
-        held = self.granted(kernel)
-        if told:
-            self.bench.tell(kernel.id, phase="restarting")
-        self.die(kernel)
-        if not told:
-            self.bench.tick()
-        again = self.launch(kernel.id)
-        kernel.process, kernel.sees, kernel.cuda = again.process, again.sees, None
-        kernel.believed = set()
-        assert kernel.sees == held or self.heir_of(kernel), "a restart keeps its environment"
-
-    def heir_of(self, kernel: Kernel) -> bool:
-        return any(new is kernel for _, new in self.handovers)
 
     @rule(number=who, before=st.booleans())
     def kernel_shut_down(self, number: int, before: bool) -> None:
@@ -216,22 +164,6 @@ class Life(RuleBasedStateMachine):
         if not succeeded or not own:
             assert self.granted(stays) == kept
 
-    def in_handover(self, kernel: Kernel) -> bool:
-        return any(kernel in pair for pair in self.handovers)
-
-    def leaves(self, kernel: Kernel) -> bool:
-        """Say whether another kernel has its notebook: it is shut down and asks for nothing."""
-        return any(kernel is old for old, _ in self.handovers)
-
-    def die(self, kernel: Kernel) -> None:
-        self.bench.end(kernel.process)
-        self.use_none(kernel.process.pid)
-        kernel.cuda = None
-
-    def forget(self, kernel: Kernel) -> None:
-        self.kernels.remove(kernel)
-        self.handovers = [pair for pair in self.handovers if kernel not in pair]
-
     # -- attach and detach ------------------------------------------------------------------
 
     @rule(number=who, request=requests, restart=st.booleans())
@@ -267,17 +199,9 @@ class Life(RuleBasedStateMachine):
                 kernel.sees = visible(after.environ)
                 body = EnvironmentPatch(applied="live", cuda="not_initialized")
                 self.bench.broker.patch(self.bench.me, kernel.id, body)
-            assert self.ask(kernel, request, caller, restart).grants == self.now(kernel).grants
-
-    def ask(self, kernel: Kernel, request: Request, caller: str, restart: bool) -> Environment:
-        return self.bench.broker.attach(
-            self.bench.me,
-            kernel.id,
-            request,
-            cuda="unknown" if caller == "stranger" else kernel.state,
-            restart=restart,
-            peer_pid=kernel.process.pid if caller == "process" else None,
-        )
+            given = self.rows(kernel)
+            self.ask(kernel, request, caller, restart)
+            assert self.rows(kernel) == given, "Run All"
 
     @rule(number=who, where=st.sampled_from((None, None, None, 0, 1, 2)), caller=callers)
     def detached(self, number: int, where: int | None, caller: str) -> None:
@@ -318,15 +242,6 @@ class Life(RuleBasedStateMachine):
                     self.restart(kernel)
                 else:
                     self.apply(kernel, want.environ)
-
-    def apply(self, kernel: Kernel, environ: Mapping[str, str | None] | None) -> None:
-        if kernel.cuda is None:
-            kernel.sees = visible(environ)
-            self.bench.tell(kernel.id, applied="live", cuda="not_initialized")
-        else:
-            same = kernel.sees == visible(environ)
-            applied = "live" if same else "at_restart"
-            self.bench.tell(kernel.id, applied=applied, cuda="initialized")
 
     @rule()
     def quiet_seconds_passed(self) -> None:
@@ -387,23 +302,6 @@ class Life(RuleBasedStateMachine):
         self.show()
         self.bench.tick()
 
-    def use(self, device: str, use: ProcessReading) -> None:
-        self.uses.setdefault(device, []).append(use)
-        self.show()
-
-    def use_none(self, pid: int) -> None:
-        self.uses = {
-            device: [use for use in uses if use.pid != pid] for device, uses in self.uses.items()
-        }
-        self.show()
-
-    def show(self) -> None:
-        """Let the driver tell what is used, as far as it does."""
-        for device in self.bench.source.devices:
-            uses = list(self.uses.get(device.uuid, ()))
-            device.processes = uses if self.lists else None
-            device.external_memory = 0 if self.lists else sum(use.memory or 0 for use in uses)
-
     @rule(where=which, lost=st.booleans())
     def device_lost_or_found(self, where: int, lost: bool) -> None:
         self.device(where).health = "lost" if lost else "ok"
@@ -437,17 +335,6 @@ class Life(RuleBasedStateMachine):
 
     # -- the broker crashes -----------------------------------------------------------------
 
-    def crash(self) -> None:
-        before = self.everything()
-        self.bench.reopen()
-        assert {row: g for row, g in before.items() if g.state != "reserved"}.keys() == (
-            self.everything().keys()
-        ), "what was answered is there"
-        for kernel in self.kernels:  # the server tells all, and applies what is missing
-            environment = self.bench.tell(kernel.id, kernel_state="idle")
-            if environment.applied == "pending":
-                self.apply(kernel, environment.environ)
-
     @rule(number=who, request=requests, where=places)
     def broker_crashed_in_an_attach(self, number: int, request: Request, where: str) -> None:
         kernel = self.kernel(number)
@@ -470,106 +357,6 @@ class Life(RuleBasedStateMachine):
                 return
         if kernel.cuda is None:
             self.apply(kernel, self.now(kernel).environ)
-
-    # -- what must hold after every step ----------------------------------------------------
-
-    def now(self, kernel: Kernel) -> Environment:
-        return self.bench.broker.environment(self.bench.me, kernel.id)
-
-    def rows(self, kernel: Kernel) -> list[GrantRow]:
-        return list(self.bench.broker.books.grants_of(kernel.id))
-
-    def granted(self, kernel: Kernel) -> set[str]:
-        return {grant.device for grant in self.rows(kernel) if grant.state == "granted"}
-
-    def everything(self) -> dict[int, GrantRow]:
-        return {
-            row.id: row
-            for rows in self.bench.broker.books.on_device.values()
-            for row in rows.values()
-        }
-
-    @invariant()
-    def nothing_is_given_twice(self) -> None:
-        books = self.bench.broker.books
-        for name, rows in books.on_device.items():
-            grants = list(rows.values())
-            if not grants:
-                continue
-            slot = books.slots[name]
-            assert sum(g.counted_memory for g in grants) <= slot.capacity
-            assert sum(g.counted_compute for g in grants) <= POLICY.compute_overcommit
-            assert len(grants) == 1 or not any(g.counted_exclusive for g in grants)
-            for grant in grants:
-                assert grant.counted_memory >= grant.memory > 0
-                assert grant.state in ("granted", "draining"), "no reservation is left"
-
-    @invariant()
-    def check_ledger(self) -> None:
-        """Memory is what a start would load, and the counters are the sums of the rows."""
-        books = self.bench.broker.books
-        state = books.ledger.load()
-        assert counters(books.ledger) == sums(state)
-        fresh = Books(mock.Mock(load=lambda: state))
-        fresh.load()
-        for name in ("servers", "environments", "grants", "by_pid", "successors"):
-            assert getattr(books, name) == getattr(fresh, name), name
-        for name, slot in fresh.slots.items():
-            loaded = (slot.granted, slot.exclusive, slot.shared, slot.compute, slot.owners)
-            kept = books.slots.get(name)
-            if kept is None:
-                assert loaded == (0, 0, 0, {}, {})
-            else:
-                told = (kept.granted, kept.exclusive, kept.shared, kept.compute, kept.owners)
-                assert loaded == told
-                assert books.on_device[name] == fresh.on_device[name]
-
-    @invariant()
-    def check_counted(self) -> None:
-        """Where CUDA lives the device is held: granted, or draining."""
-        for kernel in self.kernels:
-            lent = {
-                g.device for old, new in self.handovers if new is kernel for g in self.rows(old)
-            }
-            held = {g.device for g in self.rows(kernel)} | kernel.believed | lent
-            assert (kernel.cuda or set()) <= held
-
-    def check_really_free(self, kernel: Kernel, before: dict[int, GrantRow]) -> None:
-        """What was just given is not in use by anybody else."""
-        books = self.bench.broker.books
-        for grant in self.rows(kernel):
-            old = before.get(grant.id)
-            if old is not None and old.counted_memory >= grant.counted_memory:
-                continue
-            [device] = [d for d in self.bench.source.devices if d.uuid == grant.device]
-            needed = {kernel.id: grant.counted_memory}
-            for other in books.on_device[grant.device].values():
-                if other is not grant:
-                    needed[other.environment] = other.counted_memory
-            for process in self.uses.get(grant.device, ()):
-                owner = self.owner_of(process.pid)
-                if owner != kernel.id:
-                    rest = needed.get(owner, 0)
-                    needed[owner] = max(rest, self.used(grant.device, owner))
-            assert sum(needed.values()) <= books.slots[grant.device].capacity
-            assert device.health == "ok"
-
-    def owner_of(self, pid: int) -> str:
-        for kernel in self.kernels:
-            if kernel.process.pid == pid:
-                return kernel.id
-        return self.bench.broker.core.attribution.environment_of(pid) or "nobody"
-
-    def used(self, device: str, owner: str) -> int:
-        return sum(
-            u.memory or 0 for u in self.uses.get(device, ()) if self.owner_of(u.pid) == owner
-        )
-
-
-def visible(environ: Mapping[str, str | None] | None) -> set[str]:
-    """Return the devices that a process with these variables sees; those of a hidden one: none."""
-    assert environ is not None
-    return set((environ[VISIBLE] or "").split(",")) - {""}
 
 
 def test_broker_keeps_its_promises_whatever_happens() -> None:

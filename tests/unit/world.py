@@ -1,0 +1,262 @@
+"""Kernels, their server and their devices as they are, whatever the broker believes of them.
+
+What processes see and use is kept here. Against it, and against the ledger, the broker is checked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from genv_jupyter.broker.books import Books
+from genv_jupyter.devices.simulated import SimulatedDevice
+from genv_jupyter.devices.source import ProcessReading
+from genv_jupyter.isolation.environ import VISIBLE
+from genv_jupyter.ledger.rows import GrantRow
+from genv_jupyter.model import Cuda, Environment, Request
+from genv_jupyter.policy import Policy
+from tests.unit.brokers import GIB, Bench
+from tests.unit.ledgers import counters, sums
+
+POLICY = Policy(compute_overcommit=12_000, memory_headroom=GIB)
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A kernel as it is: what its process sees, and where CUDA lives in it."""
+
+    id: str
+    process: subprocess.Popen[bytes]
+    sees: set[str]
+    cuda: set[str] | None = None
+    believed: set[str] = field(default_factory=set)
+    """Devices that the broker took back after quiet seconds: no more than watched from then on."""
+
+    @property
+    def state(self) -> Cuda:
+        return "not_initialized" if self.cuda is None else "initialized"
+
+
+class World:
+    """A server, its kernels, and their devices."""
+
+    def __init__(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        self.numbers = 0
+        path = Path(self.directory.name, "ledger.sqlite")
+        self.bench = Bench(path, "2x24GiB", POLICY, server=self.new_id(0))
+        self.lists = True  # whether the driver lists processes: not inside a container
+        self.uses: dict[str, list[ProcessReading]] = {}
+        self.kernels: list[Kernel] = []
+        self.handovers: list[tuple[Kernel, Kernel]] = []
+        self.family: list[subprocess.Popen[bytes]] = []
+
+    def close(self) -> None:
+        self.bench.close()
+        self.directory.cleanup()
+
+    def new_id(self, order: int) -> str:
+        """Return an id that sorts before or after others, as chance has it, but repeatably."""
+        self.numbers += 1
+        return str(uuid.UUID(int=order << 64 | self.numbers))
+
+    def kernel(self, number: int) -> Kernel | None:
+        return self.kernels[number % len(self.kernels)] if self.kernels else None
+
+    def device(self, number: int) -> SimulatedDevice:
+        return self.bench.source.devices[number % len(self.bench.source.devices)]
+
+    # -- kernels ----------------------------------------------------------------------------
+
+    def launch(self, name: str, **fields: object) -> Kernel:
+        environ = self.bench.tell(name, phase="starting", **fields).environ
+        process = self.bench.process()
+        self.bench.tell(name, phase="running", pid=process.pid)
+        return Kernel(name, process, visible(environ))
+
+    def restart(self, kernel: Kernel, told: bool = True) -> None:
+        held = self.granted(kernel)
+        if told:
+            self.bench.tell(kernel.id, phase="restarting")
+        self.die(kernel)
+        if not told:
+            self.bench.tick()
+        again = self.launch(kernel.id)
+        kernel.process, kernel.sees, kernel.cuda = again.process, again.sees, None
+        kernel.believed = set()
+        assert kernel.sees == held or self.heir_of(kernel), "a restart keeps its environment"
+
+    def heir_of(self, kernel: Kernel) -> bool:
+        return any(new is kernel for _, new in self.handovers)
+
+    def in_handover(self, kernel: Kernel) -> bool:
+        return any(kernel in pair for pair in self.handovers)
+
+    def leaves(self, kernel: Kernel) -> bool:
+        """Say whether another kernel has its notebook: it is shut down and asks for nothing."""
+        return any(kernel is old for old, _ in self.handovers)
+
+    def die(self, kernel: Kernel) -> None:
+        self.bench.end(kernel.process)
+        self.use_none(kernel.process.pid)
+        kernel.cuda = None
+
+    def forget(self, kernel: Kernel) -> None:
+        self.kernels.remove(kernel)
+        self.handovers = [pair for pair in self.handovers if kernel not in pair]
+
+    # -- what they ask for, and what is done about it ------------------------------------------
+
+    def ask(self, kernel: Kernel, request: Request, caller: str, restart: bool) -> Environment:
+        return self.bench.broker.attach(
+            self.bench.me,
+            kernel.id,
+            request,
+            cuda="unknown" if caller == "stranger" else kernel.state,
+            restart=restart,
+            peer_pid=kernel.process.pid if caller == "process" else None,
+        )
+
+    def apply(self, kernel: Kernel, environ: Mapping[str, str | None] | None) -> None:
+        if kernel.cuda is None:
+            kernel.sees = visible(environ)
+            self.bench.tell(kernel.id, applied="live", cuda="not_initialized")
+        else:
+            same = kernel.sees == visible(environ)
+            applied = "live" if same else "at_restart"
+            self.bench.tell(kernel.id, applied=applied, cuda="initialized")
+
+    def crash(self) -> None:
+        before = self.everything()
+        self.bench.reopen()
+        assert {row: g for row, g in before.items() if g.state != "reserved"}.keys() == (
+            self.everything().keys()
+        ), "what was answered is there"
+        for kernel in self.kernels:  # the server tells all, and applies what is missing
+            environment = self.bench.tell(kernel.id, kernel_state="idle")
+            if environment.applied == "pending":
+                self.apply(kernel, environment.environ)
+
+    # -- use of devices -----------------------------------------------------------------------
+
+    def use(self, device: str, use: ProcessReading) -> None:
+        self.uses.setdefault(device, []).append(use)
+        self.show()
+
+    def use_none(self, pid: int) -> None:
+        self.uses = {
+            device: [use for use in uses if use.pid != pid] for device, uses in self.uses.items()
+        }
+        self.show()
+
+    def show(self) -> None:
+        """Let the driver tell what is used, as far as it does."""
+        for device in self.bench.source.devices:
+            uses = list(self.uses.get(device.uuid, ()))
+            device.processes = uses if self.lists else None
+            device.external_memory = 0 if self.lists else sum(use.memory or 0 for use in uses)
+
+    # -- what the broker believes -----------------------------------------------------------
+
+    def now(self, kernel: Kernel) -> Environment:
+        return self.bench.broker.environment(self.bench.me, kernel.id)
+
+    def rows(self, kernel: Kernel) -> list[GrantRow]:
+        return list(self.bench.broker.books.grants_of(kernel.id))
+
+    def granted(self, kernel: Kernel) -> set[str]:
+        return {grant.device for grant in self.rows(kernel) if grant.state == "granted"}
+
+    def everything(self) -> dict[int, GrantRow]:
+        return {
+            row.id: row
+            for rows in self.bench.broker.books.on_device.values()
+            for row in rows.values()
+        }
+
+    # -- what must hold ---------------------------------------------------------------------
+
+    def check_devices(self) -> None:
+        """Nothing is given twice, and no reservation is left."""
+        books = self.bench.broker.books
+        for name, rows in books.on_device.items():
+            grants = list(rows.values())
+            if not grants:
+                continue
+            slot = books.slots[name]
+            assert sum(g.counted_memory for g in grants) <= slot.capacity
+            assert sum(g.counted_compute for g in grants) <= POLICY.compute_overcommit
+            assert len(grants) == 1 or not any(g.counted_exclusive for g in grants)
+            for grant in grants:
+                assert grant.counted_memory >= grant.memory > 0
+                assert grant.state in ("granted", "draining"), "no reservation is left"
+
+    def check_ledger(self) -> None:
+        """Memory is what a start would load, and the counters are the sums of the rows."""
+        books = self.bench.broker.books
+        state = books.ledger.load()
+        assert counters(books.ledger) == sums(state)
+        fresh = Books(mock.Mock(load=lambda: state))
+        fresh.load()
+        for name in ("servers", "environments", "grants", "by_pid", "successors"):
+            assert getattr(books, name) == getattr(fresh, name), name
+        for name, slot in fresh.slots.items():
+            loaded = (slot.granted, slot.exclusive, slot.shared, slot.compute, slot.owners)
+            kept = books.slots.get(name)
+            if kept is None:
+                assert loaded == (0, 0, 0, {}, {})
+            else:
+                told = (kept.granted, kept.exclusive, kept.shared, kept.compute, kept.owners)
+                assert loaded == told
+                assert books.on_device[name] == fresh.on_device[name]
+
+    def check_counted(self) -> None:
+        """Where CUDA lives the device is held: granted, or draining."""
+        for kernel in self.kernels:
+            lent = {
+                g.device for old, new in self.handovers if new is kernel for g in self.rows(old)
+            }
+            held = {g.device for g in self.rows(kernel)} | kernel.believed | lent
+            assert (kernel.cuda or set()) <= held
+
+    def check_really_free(self, kernel: Kernel, before: dict[int, GrantRow]) -> None:
+        """What was just given is not in use by anybody else."""
+        books = self.bench.broker.books
+        for grant in self.rows(kernel):
+            old = before.get(grant.id)
+            if old is not None and old.counted_memory >= grant.counted_memory:
+                continue
+            [device] = [d for d in self.bench.source.devices if d.uuid == grant.device]
+            needed = {kernel.id: grant.counted_memory}
+            for other in books.on_device[grant.device].values():
+                if other is not grant:
+                    needed[other.environment] = other.counted_memory
+            for process in self.uses.get(grant.device, ()):
+                owner = self.owner_of(process.pid)
+                if owner != kernel.id:
+                    rest = needed.get(owner, 0)
+                    needed[owner] = max(rest, self.used(grant.device, owner))
+            assert sum(needed.values()) <= books.slots[grant.device].capacity
+            assert device.health == "ok"
+
+    def owner_of(self, pid: int) -> str:
+        for kernel in self.kernels:
+            if kernel.process.pid == pid:
+                return kernel.id
+        return self.bench.broker.core.attribution.environment_of(pid) or "nobody"
+
+    def used(self, device: str, owner: str) -> int:
+        return sum(
+            u.memory or 0 for u in self.uses.get(device, ()) if self.owner_of(u.pid) == owner
+        )
+
+
+def visible(environ: Mapping[str, str | None] | None) -> set[str]:
+    """Return the devices that a process with these variables sees; those of a hidden one: none."""
+    assert environ is not None
+    return set((environ[VISIBLE] or "").split(",")) - {""}
