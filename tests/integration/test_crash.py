@@ -7,6 +7,7 @@ must then succeed again, and no reservation may be left.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -122,8 +123,8 @@ def expected_states(bench: Bench) -> list[State]:
     return states
 
 
-def crash(bench: Bench, spec: str) -> int:
-    """Run the script in a child that dies at a failpoint; return how many verbs it answered."""
+def crash(bench: Bench, arm: Callable[[Bench], None]) -> int:
+    """Run the script in a child that dies where it is armed; return how many verbs it answered."""
     read, write = os.pipe()
     bench.broker.books.ledger.close()
     child = os.fork()
@@ -131,7 +132,7 @@ def crash(bench: Bench, spec: str) -> int:
         try:
             os.close(read)
             bench.broker = bench.open()
-            failpoints.arm(spec)
+            arm(bench)
             for _, verb in SCRIPT:
                 verb(bench)
                 os.write(write, b".")
@@ -159,9 +160,9 @@ def check(bench: Bench, states: list[State], answered: int) -> None:
     assert state_of(bench) == states[-1]
 
 
-def run(fresh: Callable[[], Bench], states: list[State], spec: str) -> int:
+def run(fresh: Callable[[], Bench], states: list[State], arm: str | Callable[[Bench], None]) -> int:
     bench = fresh()
-    answered = crash(bench, spec)
+    answered = crash(bench, (lambda _: failpoints.arm(arm)) if isinstance(arm, str) else arm)
     if answered < len(SCRIPT):
         check(bench, states, answered)
     return answered
@@ -179,6 +180,28 @@ def test_killed_at_a_failpoint_nothing_is_lost_or_half(
             break
         cut.append(answered)
     assert cut, f"no verb passes {name}"
+
+
+def test_killed_between_any_two_statements_nothing_is_lost_or_half(
+    fresh: Callable[[], Bench],
+) -> None:
+    states = expected_states(fresh())
+    cut = 0
+    for number in itertools.count(1):
+
+        def arm(bench: Bench, left: int = number) -> None:
+            passed = itertools.count(1)
+
+            def before(*_: object) -> None:
+                if next(passed) == left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            bench.broker.books.ledger.trace = before
+
+        if run(fresh, states, arm) == len(SCRIPT):
+            break
+        cut = number
+    assert cut > 3 * len(SCRIPT), "every verb is a begin, a commit, and something between"
 
 
 def test_killed_at_random_nothing_is_lost_or_half(fresh: Callable[[], Bench]) -> None:

@@ -38,10 +38,10 @@ BOTH = {"gpus": 2}
 
 
 @pytest.fixture
-def jp_server_config() -> Config:
-    """Restarts follow quickly, and are given up soon."""
+def jp_server_config(request: pytest.FixtureRequest) -> Config:
+    """Restarts follow quickly, unless the test says otherwise, and are given up soon."""
     config = Config(json.loads(json.dumps(CONFIG)))
-    config.AsyncIOLoopKernelRestarter.time_to_dead = 0.2
+    config.AsyncIOLoopKernelRestarter.time_to_dead = getattr(request, "param", 0.2)
     config.AsyncIOLoopKernelRestarter.restart_limit = 2
     return config
 
@@ -206,7 +206,9 @@ async def test_a_restart_keeps_the_environment_against_a_competitor(
     assert env["CUDA_VISIBLE_DEVICES"] == ",".join(g["device"] for g in after["grants"])
 
 
+@pytest.mark.parametrize("jp_server_config", [3.0], indirect=True)
 async def test_a_killed_kernel_keeps_its_devices_against_a_competitor(server: Server) -> None:
+    """Its restart comes as late as Jupyter's do: the broker has seen it dead meanwhile."""
     kernel = await server.start_kernel()
     environment = await attach(server, kernel, BOTH)
     async with competition(Request(memory="1G")):

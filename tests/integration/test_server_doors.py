@@ -44,10 +44,12 @@ class Doorman(Authorizer):
 
 
 @pytest.fixture
-def jp_server_config(monkeypatch: pytest.MonkeyPatch) -> Config:
+def jp_server_config(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Config:
+    """A server that forbids access without a login by itself, or leaves that to handlers."""
     monkeypatch.setattr(Doorman, "asked", [])
     monkeypatch.setattr(Doorman, "allowed", True)
     config = Config(json.loads(json.dumps(CONFIG)))
+    config.ServerApp.allow_unauthenticated_access = getattr(request, "param", False)
     config.ServerApp.authorizer_class = Doorman
     return config
 
@@ -75,6 +77,7 @@ async def test_who_is_not_authorised_gets_403_and_changes_nothing(server: Server
         assert_shape(answer.body, "forbidden")
 
 
+@pytest.mark.parametrize("jp_server_config", [False, True], indirect=True)
 async def test_who_is_not_logged_in_gets_401(server: Server) -> None:
     nobody = {"Authorization": "token wrong"}
     Doorman.asked.clear()

@@ -22,7 +22,14 @@ from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NoCapacity, NotYours
 from genv_jupyter.isolation.environ import MARKER
 from genv_jupyter.ledger.rows import Refused
-from genv_jupyter.model import EnvironmentPatch, KernelReport, Principal, Request, ServerReport
+from genv_jupyter.model import (
+    EnvironmentPatch,
+    KernelReport,
+    NewEnvironment,
+    Principal,
+    Request,
+    ServerReport,
+)
 from genv_jupyter.placement import Placed
 from tests.unit.brokers import GIB, HALF, WHOLE, Bench, bench
 from tests.unit.ledgers import counters, sums
@@ -207,6 +214,16 @@ def test_somebody_elses_server_cannot_speak_for_a_kernel(desk: Bench) -> None:
     takes = KernelReport(phase="starting", previous=kernel.id)
     environ = desk.broker.put_kernel(other, server, heir, takes).environ
     assert environ is not None and environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_nobody_speaks_for_a_process_of_another_user(desk: Bench) -> None:
+    other = Principal(realm="local", id="4242", name="other")
+    mine = desk.process().pid
+    with pytest.raises(NotYours):
+        desk.broker.create(other, NewEnvironment(kind="command", pid=mine))
+    with pytest.raises(NotYours):
+        desk.broker.put_server(other, str(uuid.uuid4()), ServerReport(pid=mine, version="0"))
+    assert desk.broker.environments(desk.me) == []
 
 
 # -- who it is ------------------------------------------------------------------------------------
