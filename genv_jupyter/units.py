@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 
 from genv_jupyter.errors import BadRequest, OutOfRange
@@ -190,3 +191,10 @@ def _short(value: float | str) -> str:
     """Quote what somebody wrote without letting it fill the screen."""
     text = str(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def format_since(when: datetime, now: datetime) -> str:
+    """Write since when in local time, and how long that is: ``14:02 (12 min)``."""
+    local = when.astimezone()
+    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
+    return f"{day}{local:%H:%M} ({format_duration((now - when).total_seconds())})"

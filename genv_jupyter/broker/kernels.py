@@ -150,21 +150,13 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
         kind=new.kind,
         launch=1,
         name=_short(new.name),
-        path=None,
-        server=None,
-        previous=None,
-        request=None,
         pid=new.pid,
         start=start,
         pool=new.pool,
         unattached="all",
         state="granted",
-        applied=None,
         cuda="unknown",
-        deadline=None,
-        reason=None,
         created=core.clock(),
-        expires=None,
     )
     with core.books.change() as change:
         change.put_environment(row)
@@ -223,18 +215,12 @@ def _born(
         path=_short(report.path),
         server=server,
         previous=previous,
-        request=None,
-        pid=None,
-        start=None,
         pool=report.pool,
         unattached=report.unattached or "hide",
         state="reserved",
-        applied=None,
         cuda="not_initialized",
         deadline=core.steady() + core.policy.start_deadline,
-        reason=None,
         created=core.clock(),
-        expires=None,
     )
 
 

@@ -13,7 +13,7 @@ from genv_jupyter.errors import NoCapacity
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import DeviceGrant
 from genv_jupyter.slots import Slot, outsiders
-from genv_jupyter.units import format_duration, format_memory, format_share
+from genv_jupyter.units import format_memory, format_share, format_since
 
 _NAMED = 3
 
@@ -60,7 +60,10 @@ def explain(
 
 def holders_sentence(grants: Sequence[DeviceGrant], now: datetime) -> str:
     """Say who holds what on one device since when."""
-    said = [f"{_who(grant)} {_what(grant)} since {_since(grant, now)}" for grant in grants[:_NAMED]]
+    said = [
+        f"{_who(grant)} {_what(grant)} since {format_since(grant.since, now)}"
+        for grant in grants[:_NAMED]
+    ]
     if len(grants) > _NAMED:
         said.append(f"{len(grants) - _NAMED} more hold the rest")
     return ", ".join(said)
@@ -79,9 +82,3 @@ def _what(grant: DeviceGrant) -> str:
         return "holds all of it"
     share = f" and {format_share(grant.compute)}" if grant.compute is not None else ""
     return f"holds {format_memory(grant.memory)}{share}"
-
-
-def _since(grant: DeviceGrant, now: datetime) -> str:
-    local = grant.since.astimezone()
-    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
-    return f"{day}{local:%H:%M} ({format_duration((now - grant.since).total_seconds())})"

@@ -240,13 +240,12 @@ class Session:
         environment = self.environment()
         if environment is None or not environment.grants:
             return self.status(environment=environment, head="There is nothing to release.")
-        target = None if device is None else self._own_device(environment, device)
         cuda = _cuda()
         before = {name: os.environ.get(name) for name in environment.environ or {}}
         if cuda == "not_initialized":
             live.apply_environ({VISIBLE: ""})
         try:
-            after = self.client.detach(environment.id, device=target, cuda=cuda)
+            after = self.client.detach(environment.id, device=device, cuda=cuda)
         except BaseException:
             live.apply_environ(before)
             raise
@@ -256,19 +255,6 @@ class Session:
             self._restart(after, "Released; the kernel restarts now to free the device.")
         head = "Released." if not draining else "Released, but still in use here."
         return self.status(environment=after, head=head)
-
-    def _own_device(self, environment: Environment, name: str) -> str:
-        """Resolve an index, a UUID or the beginning of one among the devices that are held."""
-        held = {grant.device for grant in environment.grants}
-        index = {str(device.index): device.uuid for device in self.devices(environment)}
-        if index.get(name) in held:
-            return index[name]
-        found = [
-            uuid
-            for uuid in held
-            if uuid.startswith(name) or uuid.partition("-")[2].startswith(name)
-        ]
-        return found[0] if len(found) == 1 else name
 
     def _restart(self, environment: Environment, head: str) -> None:
         """Have the kernel restarted, and wait for it: the cells behind this one must not run."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, Request
-from genv_jupyter.units import echo_memory, format_duration, format_memory, format_share
+from genv_jupyter.units import echo_memory, format_memory, format_share, format_since
 
 APPLIED = {
     "live": "in force",
@@ -41,10 +41,7 @@ def amount(grant: Grant | DeviceGrant) -> str:
 
 def since(when: datetime, now: datetime | None = None) -> str:
     """Say since when, in local time, and how long that is."""
-    now = now or datetime.now(UTC)
-    local = when.astimezone()
-    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
-    return f"{day}{local:%H:%M} ({format_duration((now - when).total_seconds())})"
+    return format_since(when, now or datetime.now(UTC))
 
 
 def asked(request: Request | None) -> str:

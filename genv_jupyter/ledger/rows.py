@@ -60,22 +60,22 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
     user: str
     kind: EnvironmentKind
     launch: int
-    name: str | None
-    path: str | None
-    server: str | None
-    previous: str | None
-    request: str | None
-    pid: int | None
-    start: int | None
-    pool: str | None
+    name: str | None = None
+    path: str | None = None
+    server: str | None = None
+    previous: str | None = None
+    request: str | None = None
+    pid: int | None = None
+    start: int | None = None
+    pool: str | None = None
     unattached: Literal["hide", "all"]
     state: EnvironmentState
-    applied: Applied | None
+    applied: Applied | None = None
     cuda: Cuda
-    deadline: float | None
-    reason: str | None
+    deadline: float | None = None
+    reason: str | None = None
     created: float
-    expires: float | None
+    expires: float | None = None
 
     @classmethod
     def nobody(cls, owner: str) -> EnvironmentRow:
@@ -86,22 +86,10 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
             user="",
             kind="command",
             launch=0,
-            name=None,
-            path=None,
-            server=None,
-            previous=None,
-            request=None,
-            pid=None,
-            start=None,
-            pool=None,
             unattached="all",
             state="released",
-            applied=None,
             cuda="unknown",
-            deadline=None,
-            reason=None,
             created=0.0,
-            expires=None,
         )
 
 

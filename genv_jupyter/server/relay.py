@@ -18,7 +18,6 @@ from typing import TypeVar
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.api import rendezvous
 from genv_jupyter.api.client import Client, EventStream
 from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.model import Event, ServerReport
@@ -173,10 +172,7 @@ class Link:
         """Register, tell all, and listen until the stream ends."""
         client = Client(timeout=CALL_SECONDS)
         try:
-            health = client.health()
-            if rendezvous.version_key(health.version) < rendezvous.version_key(__version__):
-                client.close()
-                rendezvous.start_broker(replace=True)
+            client.health()  # the client has an older broker replaced, before it is told anything
             self.register(client)
             self._resync(client)
             stream = client.events(server=self.id)
