@@ -78,6 +78,25 @@ def demand_of(request: Request) -> Demand:
     )
 
 
+def read_request(text: str) -> Request | None:
+    """Read a request as one word of a configuration: ``0.5``, ``1``, ``4G``; empty is none.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        It is not a request.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        request = Request(gpus=float(text))
+    except ValueError:
+        request = Request(memory=text)
+    demand_of(request)
+    return request
+
+
 def _devices(asked: tuple[str, ...] | None) -> tuple[str, ...]:
     if asked is None:
         return ()

@@ -10,9 +10,10 @@ from genv_jupyter import __version__
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation import live
 from genv_jupyter.isolation.environ import VISIBLE, limits_of
+from genv_jupyter.isolation.inherited import server_pool
 from genv_jupyter.kernel import words
 from genv_jupyter.kernel.document import Block, Text, Title, facts
-from genv_jupyter.kernel.session import Session, server_pool
+from genv_jupyter.kernel.session import Session
 from genv_jupyter.kernel.views import PageView
 from genv_jupyter.model import BrokerHealth, Device, Environment, Limit
 from genv_jupyter.units import WHOLE, format_memory

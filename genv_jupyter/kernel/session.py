@@ -10,9 +10,9 @@ from typing import Any
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
-from genv_jupyter.isolation import live
+from genv_jupyter.isolation import inherited, live
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.kernel import words
+from genv_jupyter.kernel import inside, words
 from genv_jupyter.kernel.views import StatusView
 from genv_jupyter.model import (
     Cuda,
@@ -45,9 +45,8 @@ class Session:
         self.shell = shell
         self.client = client or Client()
         self.terminal = getattr(shell, "kernel", None) is None
-        # Where we have hidden the devices, the variable is ours, and the pool is the server's.
-        ours = MARKER in os.environ or notice() is not None
-        self.pool = server_pool() if ours else os.environ.get(VISIBLE)
+        # With a notice the devices were hidden by us, and no environment is named.
+        self.pool = inherited.pool() if notice() is None else inherited.server_pool()
         self._pid = 0
         self._id: str | None = None
 
@@ -57,8 +56,12 @@ class Session:
         """Return the environment of this process; ``None`` when the broker knows of none.
 
         ``GENV_JUPYTER_ENVIRONMENT`` is inherited by whatever is started from a notebook, so it is
-        believed only where the environment is this process.
+        believed only where the environment is this process, or the command above it.
         """
+        command = inherited.command()
+        above = self._get(command) if command else None
+        if above is not None:
+            return above
         if self._pid == os.getpid() and self._id is not None:
             known = self._get(self._id)
             if known is not None:
@@ -133,7 +136,7 @@ class Session:
 
     def _synced(self, environment: Environment | None) -> Environment | None:
         """Apply what was attached or released from elsewhere and has not reached this process."""
-        if environment is None or environment.environ is None:
+        if environment is None or environment.environ is None or inside.belongs(environment):
             return environment
         if environment.applied not in ("pending", "unknown") and environment.state != "draining":
             return environment
@@ -149,6 +152,8 @@ class Session:
         """Say so when no Jupyter server of ours started this process."""
         if environment is not None and environment.server is not None:
             return []
+        if environment is not None and inside.belongs(environment):
+            return [inside.sentence(environment)]
         said = []
         if self.pool is not None:
             said.append(
@@ -177,6 +182,7 @@ class Session:
             environment is not None
             and expected is not None
             and environment.applied == "live"
+            and not inside.belongs(environment)
             and visible != expected.get(VISIBLE)
         ):
             said.append(
@@ -201,6 +207,8 @@ class Session:
             Refused; nothing has changed.
         """
         before = self.ensure()
+        if inside.belongs(before):
+            return inside.attach(self, before, request)
         cuda = _cuda()
         needed = cuda == "initialized" or bool(live.stubborn())
         restart = restart and needed
@@ -240,6 +248,8 @@ class Session:
         environment = self.environment()
         if environment is None or not environment.grants:
             return self.status(environment=environment, head="There is nothing to release.")
+        if inside.belongs(environment):
+            return self.status(environment=environment)
         cuda = _cuda()
         before = {name: os.environ.get(name) for name in environment.environ or {}}
         if cuda == "not_initialized":
@@ -263,7 +273,10 @@ class Session:
         try:
             time.sleep(RESTART_SECONDS)
         except KeyboardInterrupt:  # the restart interrupts the running cell first
-            raise Restarting("The kernel is being restarted.") from None
+            raise Restarting(
+                "The kernel restarts now; the cells behind this one are not run. What is attached "
+                "is kept."
+            ) from None
         raise Conflict(
             f"The kernel was not restarted within {RESTART_SECONDS:.0f} s.",
             hint="Restart it by hand; its grants are kept.",
@@ -299,20 +312,6 @@ def notice() -> str | None:
     """Return what the provisioner wanted to be said, when something was broken on our side."""
     stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
     return None if stub is None else stub.notice
-
-
-def server_pool() -> str | None:
-    """Return the ``CUDA_VISIBLE_DEVICES`` of the Jupyter server above this process, if one is."""
-    server = os.environ.get("JPY_PARENT_PID", "")
-    try:
-        variables = Path(f"/proc/{int(server)}/environ").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return None
-    start = f"{VISIBLE}=".encode()
-    for variable in variables:
-        if variable.startswith(start):
-            return variable[len(start) :].decode(errors="replace")
-    return None
 
 
 def _cuda() -> Cuda:

@@ -105,7 +105,9 @@ def mark(devices: Iterable[Device]) -> str:
 
 def here(environment: Environment | None, terminal: bool) -> str:
     """Return what "this" is."""
-    if terminal:
+    if environment is not None and environment.kind == "command":
+        return f"The command {environment.name}" if environment.name else "This command"
+    if terminal or (environment is not None and environment.kind == "shell"):
         return "This terminal"
     if environment is not None and environment.name:
         return f"This notebook ({environment.name})"

@@ -11,12 +11,12 @@ from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Enum, Unicode, validate
 from traitlets.config import Config
 
+from genv_jupyter.demand import read_request
 from genv_jupyter.errors import GpuError
 from genv_jupyter.server.handlers import ROUTES
 from genv_jupyter.server.host import HOST_SETTING, Policy
 from genv_jupyter.server.kernels import ServerHost
 from genv_jupyter.server.provisioner import GenvProvisioner
-from genv_jupyter.server.variables import read_request
 
 PROVISIONER = "genv-provisioner"
 

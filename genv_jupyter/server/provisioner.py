@@ -19,7 +19,9 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Any as AnyTrait
 from traitlets import Enum, Unicode, default
 
+from genv_jupyter.demand import read_request
 from genv_jupyter.errors import BrokerDown, Conflict, GpuError, NotYours
+from genv_jupyter.isolation import inherited
 from genv_jupyter.isolation.environ import VISIBLE
 from genv_jupyter.model import Request
 from genv_jupyter.server import variables
@@ -115,6 +117,8 @@ class GenvProvisioner(LocalProvisioner):
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Compute the variables of the process that is about to start."""
         kwargs = await super().pre_launch(**kwargs)
+        if inherited.command() is not None:
+            return kwargs  # it belongs to the command above us, and sees that one's devices
         env: dict[str, str] = kwargs["env"]
         try:
             result = await self._start(env)
@@ -226,7 +230,7 @@ class GenvProvisioner(LocalProvisioner):
         try:
             names = ("gpus", "fraction", "memory", "devices", "processes", "name")
             request = variables.build_request({name: getattr(self, name) for name in names})
-            return request or variables.read_request(self.auto_attach), trouble
+            return request or read_request(self.auto_attach), trouble
         except GpuError as error:
             return None, error
 

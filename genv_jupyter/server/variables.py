@@ -9,6 +9,7 @@ import msgspec
 from genv_jupyter.demand import demand_of
 from genv_jupyter.errors import BadRequest
 from genv_jupyter.isolation.environ import MARKER, ORDER, VISIBLE
+from genv_jupyter.isolation.inherited import COMMAND, POOL
 from genv_jupyter.model import Request
 
 UNATTACHED = "GENV_JUPYTER_UNATTACHED"
@@ -17,7 +18,7 @@ DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
 NOTICE = "GENV_JUPYTER_NOTICE"
 
 _PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
-_PER_KERNEL = (MARKER, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE)
+_PER_KERNEL = (MARKER, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE)
 
 Variables = dict[str, str | None]
 """What to set, and with ``None`` to unset."""
@@ -72,25 +73,6 @@ def put(
             env.pop(name, None)
         else:
             env[name] = value
-
-
-def read_request(text: str) -> Request | None:
-    """Read a request as it stands in a configuration: ``0.5``, ``1``, ``4G``; empty is none.
-
-    Raises
-    ------
-    BadRequest, OutOfRange
-        It is not a request.
-    """
-    text = text.strip()
-    if not text:
-        return None
-    try:
-        request = Request(gpus=float(text))
-    except ValueError:
-        request = Request(memory=text)
-    demand_of(request)
-    return request
 
 
 def build_request(parts: Mapping[str, object]) -> Request | None:

@@ -1,0 +1,66 @@
+"""What a process has inherited: the command it belongs to, and the pool it may use.
+
+``jupyter gpu run`` and ``jupyter gpu shell`` become the program they start, which then *is* the
+environment's process. Whatever that program starts (a notebook executed by papermill, a JupyterLab)
+sees its devices and belongs to its environment. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.environ import MARKER, VISIBLE
+
+COMMAND = "GENV_JUPYTER_COMMAND"
+"""Holds ``PID-START`` of the process that a command's environment hangs on."""
+
+POOL = "GENV_JUPYTER_POOL"
+"""Holds the ``CUDA_VISIBLE_DEVICES`` that was there before a command got its own."""
+
+
+def this_process() -> str:
+    """Name this very process, as ``COMMAND`` has it; a program that replaces it keeps the name."""
+    pid = os.getpid()
+    return f"{pid}-{processes.start_of(pid)}"
+
+
+def command() -> str | None:
+    """Return the id of the command's environment that this process belongs to, if it does.
+
+    The variables are inherited by whatever outlives the command too, so they are believed only
+    where its process is an ancestor of this one, or this one.
+    """
+    environment = os.environ.get(MARKER)
+    claimed = os.environ.get(COMMAND)
+    if not environment or not claimed:
+        return None
+    family = [f"{pid}-{start}" for pid, start in processes.ancestors(os.getpid())]
+    family.append(f"1-{processes.start_of(1)}")  # of a container that is the command: of all
+    return environment if claimed in family else None
+
+
+def server_pool() -> str | None:
+    """Return the ``CUDA_VISIBLE_DEVICES`` of the Jupyter server above this process, if one is."""
+    server = os.environ.get("JPY_PARENT_PID", "")
+    try:
+        variables = Path(f"/proc/{int(server)}/environ").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    start = f"{VISIBLE}=".encode()
+    for variable in variables:
+        if variable.startswith(start):
+            return variable[len(start) :].decode(errors="replace")
+    return None
+
+
+def pool() -> str | None:
+    """Return what limits the devices of a process that was started from here (``None``: nothing).
+
+    Where we have set ``CUDA_VISIBLE_DEVICES`` it says what was granted, and the pool is what was
+    there before.
+    """
+    if COMMAND in os.environ:
+        return os.environ.get(POOL)
+    return server_pool() if MARKER in os.environ else os.environ.get(VISIBLE)
