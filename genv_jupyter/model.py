@@ -152,6 +152,38 @@ class DeviceGrant(Struct, frozen=True, kw_only=True):
     since: Time
 
 
+class GrantUsage(Struct, frozen=True, kw_only=True):
+    """What an environment really uses of one grant; memory in bytes, utilisation in percent.
+
+    ``memory`` is the cap. ``memory_used`` is what the environment's processes hold on the device,
+    and ``memory_peak`` the most that was seen of it, in one reading a second, since
+    ``peak_since``: the grant's beginning, or the broker's if that came later. ``seconds_used`` are
+    the seconds in which a process of the environment was there. Utilisation is the *device's*, by
+    whomever: now, and its mean and maximum over the last ``utilization_seconds`` (300 at most).
+    """
+
+    device: str
+    memory: int
+    memory_used: int | None
+    memory_peak: int | None
+    peak_since: Time | None
+    seconds_used: int | None
+    since: Time
+    utilization: int | None
+    utilization_mean: int | None
+    utilization_max: int | None
+    utilization_seconds: int | None
+
+
+class EnvironmentUsage(Struct, frozen=True, kw_only=True):
+    """Answer of ``GET usage?environment=ID``; ``at`` is when the reading behind it was begun."""
+
+    environment: str
+    at: Time | None
+    simulated: bool
+    grants: tuple[GrantUsage, ...]
+
+
 class Device(Struct, frozen=True, kw_only=True):
     """A physical GPU or a MIG instance. ``index`` is for display only.
 

@@ -23,6 +23,7 @@ from genv_jupyter.model import (
     DryRun,
     Environment,
     EnvironmentPatch,
+    EnvironmentUsage,
     Event,
     KernelReport,
     NewEnvironment,
@@ -74,6 +75,10 @@ class Client:
     def environment(self, environment: str) -> Environment:
         """Return one environment."""
         return self._get(_path("environments", environment), Environment)
+
+    def usage(self, environment: str) -> EnvironmentUsage:
+        """Return what an environment really uses; the broker reads the devices once a second."""
+        return self._get("usage", EnvironmentUsage, {"environment": environment})
 
     def create(self, new: NewEnvironment) -> Environment:
         """Create an environment for a process that no Jupyter server of ours started."""

@@ -255,6 +255,12 @@ class RestartHandler(Verbs):
         await self.answer(lambda: self.host.broker.restart(self.caller, environment), 202)
 
 
+class UsageHandler(Verbs):
+    async def get(self) -> None:
+        environment = self.get_query_argument("environment")
+        await self.answer(lambda: self.host.broker.usage(self.caller, environment))
+
+
 class PlacementsHandler(Verbs):
     async def post(self) -> None:
         request = self.body(Request)
@@ -326,6 +332,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}", EnvironmentHandler),
     (f"environments/{_ID}/restart", RestartHandler),
     ("placements", PlacementsHandler),
+    ("usage", UsageHandler),
     (f"servers/{_ID}", ServerHandler),
     (f"servers/{_ID}/kernels/{_ID}", KernelHandler),
     ("events", EventsHandler),

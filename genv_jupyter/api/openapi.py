@@ -23,6 +23,7 @@ from genv_jupyter.model import (
     DryRun,
     Environment,
     EnvironmentPatch,
+    EnvironmentUsage,
     Event,
     KernelReport,
     NewEnvironment,
@@ -177,6 +178,15 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=DryRun,
         query=(Query("environment", str, "For this environment, whose grants are a credit."),),
         refusals=_ASK,
+    ),
+    Operation(
+        method="get",
+        path="/usage",
+        name="usage",
+        summary="What an environment really uses of its grants, and its peak",
+        answer=EnvironmentUsage,
+        query=(Query("environment", str, "The environment (required); owner and admins only."),),
+        refusals=(*_READ, errors.BadRequest),
     ),
     Operation(
         method="put",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.meters import Meters
 from genv_jupyter.broker.usage import Attribution, DeviceUsage
 from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
@@ -58,6 +59,7 @@ class Core:
         self.clock = clock
         self.steady = steady
         self.attribution = Attribution(books)
+        self.meters = Meters()
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}
         self.processes: dict[str, list[Process]] = {}
@@ -182,6 +184,7 @@ class Core:
         self._slow = ended - began > SLOW
         if inventory == self.inventory and not any(d.processes for d in inventory.devices):
             self._miss()
+            self._measure(began)
             return
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
             self._pools.clear()
@@ -197,6 +200,12 @@ class Core:
         self._miss()
         for uuid in self.usage.keys() | before.keys():
             self._compare(uuid, before.get(uuid), self.usage.get(uuid))
+        self._measure(began)
+
+    def _measure(self, began: float) -> None:
+        ago = time.monotonic() - began
+        grants = (grant for held in self.books.grants.values() for grant in held.values())
+        self.meters.take(self.usage, grants, steady=self.steady() - ago, clock=self.clock() - ago)
 
     def usable(self, device: DeviceReading) -> int | None:
         """Return what of a device can be granted, in bytes."""

@@ -17,6 +17,7 @@ from genv_jupyter.broker import attach, kernels, release, views
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
+from genv_jupyter.broker.usage_view import usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.errors import Conflict
 from genv_jupyter.ledger.live import LiveLedger
@@ -29,6 +30,7 @@ from genv_jupyter.model import (
     DryRun,
     Environment,
     EnvironmentPatch,
+    EnvironmentUsage,
     Event,
     KernelReport,
     NewEnvironment,
@@ -128,6 +130,11 @@ class Broker:
         """Return one environment."""
         with self.lock:
             return self._view(principal, self.core.environment(principal, environment))
+
+    def usage(self, principal: Principal, environment: str) -> EnvironmentUsage:
+        """Return what an environment really uses, as the last reading saw it."""
+        with self.lock:
+            return usage_view(self.core, self.core.environment(principal, environment))
 
     def place(
         self, principal: Principal, request: Request, environment: str | None = None

@@ -221,6 +221,12 @@ class RestartHandler(Door):
         await self.relay("POST", f"{_path(environment)}/restart")
 
 
+class UsageHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        await self.relay("GET", "usage", environment=self.argument("environment"))
+
+
 class PlacementsHandler(Door):
     @allowed("read")
     async def post(self) -> None:
@@ -314,6 +320,7 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}environments/{_ID}", EnvironmentHandler),
     (f"{_BASE}environments/{_ID}/restart", RestartHandler),
     (f"{_BASE}placements", PlacementsHandler),
+    (f"{_BASE}usage", UsageHandler),
     (f"{_BASE}events", EventsHandler),
     (rf"{_BASE}openapi\.json", OpenApiHandler),
     (r"/genv-jupyter(?:/.*)?", NotFoundHandler),

@@ -110,6 +110,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What an environment really uses of its grants, and its peak */
+        get: operations["usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/servers/{id}": {
         parameters: {
             query?: never;
@@ -406,6 +423,40 @@ export interface components {
          */
         DryRun: {
             grants: components["schemas"]["Grant"][];
+        };
+        /**
+         * EnvironmentUsage
+         * @description Answer of `GET usage?environment=ID`; `at` is when the reading behind it was begun.
+         */
+        EnvironmentUsage: {
+            environment: string;
+            at: string | null;
+            simulated: boolean;
+            grants: components["schemas"]["GrantUsage"][];
+        };
+        /**
+         * GrantUsage
+         * @description What an environment really uses of one grant; memory in bytes, utilisation in percent.
+         *
+         *     `memory` is the cap. `memory_used` is what the environment's processes hold on the device,
+         *     and `memory_peak` the most that was seen of it, in one reading a second, since
+         *     `peak_since`: the grant's beginning, or the broker's if that came later. `seconds_used` are
+         *     the seconds in which a process of the environment was there. Utilisation is the *device's*, by
+         *     whomever: now, and its mean and maximum over the last `utilization_seconds` (300 at most).
+         */
+        GrantUsage: {
+            device: string;
+            memory: number;
+            memory_used: number | null;
+            memory_peak: number | null;
+            peak_since: string | null;
+            seconds_used: number | null;
+            /** Format: date-time */
+            since: string;
+            utilization: number | null;
+            utilization_mean: number | null;
+            utilization_max: number | null;
+            utilization_seconds: number | null;
         };
         /**
          * ServerReport
@@ -1453,6 +1504,95 @@ export interface operations {
             };
             /** @description `driver_timeout`: The driver did not answer in time. */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    usage: {
+        parameters: {
+            query?: {
+                /** @description The environment (required); owner and admins only. */
+                environment?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What an environment really uses of its grants, and its peak */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EnvironmentUsage"];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_environment`: No environment of that id. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

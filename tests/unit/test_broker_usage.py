@@ -1,0 +1,169 @@
+"""What an environment really uses: its peak, how busy its device is, and what cannot be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genv_jupyter.broker.meters import MEMORY_SECONDS
+from genv_jupyter.devices.source import Inventory, ProcessReading
+from genv_jupyter.errors import NotYours, UnknownEnvironment
+from genv_jupyter.model import GrantUsage, Principal, Request
+from tests.unit.brokers import GIB, HALF, WHOLE, Bench, Kernel, bench
+
+MIB = 2**20
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Bench]:
+    with bench(tmp_path) as made:
+        yield made
+
+
+def seen(desk: Bench, kernel: Kernel) -> GrantUsage:
+    """Return the usage of a kernel's only grant."""
+    (usage,) = desk.broker.usage(desk.me, kernel.id).grants
+    return usage
+
+
+def hold(desk: Bench, kernel: Kernel, memory: int | None) -> None:
+    """Let the kernel's process hold so much on the first device, and read it."""
+    desk.source.devices[0].processes = [ProcessReading(kernel.process.pid, memory, "compute")]
+    desk.tick(1)
+
+
+def test_peak_is_the_most_that_was_seen_and_used_what_is_held_now(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    assert (seen(desk, kernel).memory_used, seen(desk, kernel).memory_peak) == (0, 0)
+    for memory in (1 * GIB, 5 * GIB, 2 * GIB):
+        hold(desk, kernel, memory)
+    usage = seen(desk, kernel)
+    assert (usage.memory, usage.memory_used, usage.memory_peak) == (12 * GIB, 2 * GIB, 5 * GIB)
+    assert usage.seconds_used == 2, "of three readings, a second apart"
+    desk.source.devices[0].processes = []
+    desk.tick(1)
+    assert (seen(desk, kernel).memory_used, seen(desk, kernel).memory_peak) == (0, 5 * GIB)
+
+
+def test_peak_survives_a_resize_and_begins_anew_with_a_new_grant(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    hold(desk, kernel, 5 * GIB)
+    hold(desk, kernel, 1 * GIB)
+    kernel.attach(Request(fraction=0.75))
+    desk.tick(1)
+    assert seen(desk, kernel).memory_peak == 5 * GIB
+    kernel.restart()
+    desk.tick(1)
+    assert seen(desk, kernel).memory_peak == 5 * GIB, "of the grant, not of the process"
+    assert kernel.detach().grants == ()
+    desk.pass_time(60)
+    kernel.attach(HALF)
+    fresh = seen(desk, kernel)
+    assert (fresh.memory_peak, fresh.peak_since) == (0, None), "nothing is read yet"
+    hold(desk, kernel, 2 * GIB)
+    usage = seen(desk, kernel)
+    assert usage.memory_peak == 2 * GIB
+    assert usage.peak_since is not None and usage.peak_since >= usage.since
+
+
+def test_peak_of_a_new_broker_says_since_when(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    hold(desk, kernel, 5 * GIB)
+    hold(desk, kernel, 1 * GIB)
+    desk.pass_time(3600)
+    desk.reopen()
+    desk.tick(1)
+    usage = seen(desk, kernel)
+    assert usage.memory_peak == 1 * GIB
+    assert usage.peak_since is not None
+    assert (usage.peak_since - usage.since).total_seconds() > 3500
+
+
+def test_sum_with_an_unknown_part_is_unknown(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    hold(desk, kernel, None)
+    usage = seen(desk, kernel)
+    assert (usage.memory_used, usage.memory_peak) == (None, None)
+    hold(desk, kernel, 3 * GIB)
+    hold(desk, kernel, None)
+    assert (seen(desk, kernel).memory_used, seen(desk, kernel).memory_peak) == (None, 3 * GIB)
+
+
+@pytest.mark.parametrize(("unexplained", "used"), [(50 * MIB, 0), (300 * MIB, None)])
+def test_memory_that_nobody_explains_may_be_ours(
+    desk: Bench, unexplained: int, used: int | None
+) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    device = desk.source.devices[0]
+    device.external_memory = unexplained
+    desk.tick(1)
+    assert seen(desk, kernel).memory_used == used
+    device.external_memory = 0
+    device.processes = [ProcessReading(2**22, unexplained, "compute")]  # of another namespace
+    desk.tick(1)
+    assert seen(desk, kernel).memory_used == used
+    device.processes = [ProcessReading(desk.process().pid, 2 * GIB, "compute")]
+    desk.tick(1)
+    assert seen(desk, kernel).memory_used == 0, "somebody else's, seen as such"
+    device.processes = None
+    desk.tick(1)
+    assert seen(desk, kernel).memory_used is None
+
+
+def test_load_is_the_devices_over_the_last_minutes(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(WHOLE)
+    device = desk.source.devices[0]
+    for value in (0, 100, 50):
+        device.utilization = value
+        desk.tick(1)
+    usage = seen(desk, kernel)
+    assert (usage.utilization, usage.utilization_max) == (50, 100)
+    assert usage.utilization_mean == 38, "of 0 at the start, 0, 100 and 50"
+    assert usage.utilization_seconds == 3
+    device.utilization = 10
+    for _ in range(4):
+        desk.tick(MEMORY_SECONDS / 3 - 1)
+    usage = seen(desk, kernel)
+    assert (usage.utilization_mean, usage.utilization_max) == (10, 10)
+    assert usage.utilization_seconds == MEMORY_SECONDS - 3
+    device.utilization = None
+    desk.tick(2 * MEMORY_SECONDS)
+    usage = seen(desk, kernel)
+    assert (usage.utilization, usage.utilization_mean, usage.utilization_max) == (None, None, None)
+
+
+def test_viewers_cost_no_reading(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    read, readings = desk.source.read, []
+
+    def counted() -> Inventory:
+        readings.append(1)
+        return read()
+
+    monkeypatch.setattr(desk.source, "read", counted)
+    for _ in range(20):
+        desk.broker.usage(desk.me, kernel.id)
+    assert readings == []
+    for _ in range(20):
+        desk.broker.tick()  # no time passes between them
+    assert seen(desk, kernel).utilization_seconds == 0, "they are one sample"
+
+
+def test_others_may_not_see_it(desk: Bench) -> None:
+    kernel = desk.kernel()
+    stranger = Principal(realm="local", id="4242", name="stranger")
+    with pytest.raises(NotYours):
+        desk.broker.usage(stranger, kernel.id)
+    with pytest.raises(UnknownEnvironment):
+        desk.broker.usage(desk.me, "nothing")
+    admin = Principal(realm="local", id="4242", name="root", admin=True)
+    assert desk.broker.usage(admin, kernel.id).grants == ()
