@@ -225,8 +225,8 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``phase`` is ``starting`` before the process exists, ``running`` once ``pid`` is known, and
     ``restarting`` from the moment the process is to be replaced. ``launch`` counts the starts of
     this kernel id. ``previous`` is the kernel whose environment this one takes over. ``pool`` is
-    a ``CUDA_VISIBLE_DEVICES`` of the kernelspec, narrowing the server's. Fields left out
-    (``None``) leave what is known as it is.
+    a ``CUDA_VISIBLE_DEVICES`` of the kernelspec, narrowing the server's. ``failure`` says why a
+    restart brought no process. Fields left out (``None``) leave what is known as it is.
     """
 
     phase: Literal["starting", "running", "restarting"] | None = None
@@ -241,6 +241,7 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     unattached: Literal["hide", "all"] | None = None
     applied: Applied | None = None
     cuda: Cuda | None = None
+    failure: str | None = None
 
 
 class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from genv_jupyter.model import (
 
 ENDING = "Its server has ended it; it is free when its process is gone."
 _MAX_TEXT = 4096
+_MAX_FAILURE = 300
 _OTHER_ID = "Choose another id."
 _MAX_LAUNCH = 2**63 - 1
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -257,8 +258,17 @@ def _told(
     deadline = core.steady() + core.policy.start_deadline
     if report.phase == "starting":
         return msgspec.structs.replace(
-            new, state="reserved", pid=None, start=None, cuda="not_initialized", deadline=deadline
+            new,
+            state="reserved",
+            pid=None,
+            start=None,
+            cuda="not_initialized",
+            deadline=deadline,
+            reason=None,
         )
+    if report.failure is not None and row.state in ("reserved", "held"):
+        reason = _not_started(core, row, report.failure)
+        return msgspec.structs.replace(new, state="held", deadline=deadline, reason=reason)
     if report.phase == "restarting":
         return msgspec.structs.replace(new, state="held", deadline=deadline)
     if report.phase == "running":
@@ -276,6 +286,15 @@ def _told(
             reason=None,
         )
     return new
+
+
+def _not_started(core: Core, row: EnvironmentRow, failure: str) -> str:
+    """Say why a restart brought no process, and for how long its grants wait for another."""
+    said = f"The kernel did not start again: {failure[:_MAX_FAILURE].strip().rstrip('.')}."
+    if not core.books.grants.get(row.id):
+        return said
+    seconds = f"{core.policy.start_deadline:g} s"
+    return f"{said} Its grant is kept for {seconds}: restart the kernel before they are over."
 
 
 def _pool_after(core: Core, server: str, row: EnvironmentRow, report: KernelReport) -> str | None:

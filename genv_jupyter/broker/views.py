@@ -88,7 +88,9 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
     pulse = books.pulse(row.id)
     mine = row.owner == principal.key or principal.admin
     kernel_state = pulse.state
-    if row.state == "reserved":
+    if row.state in ("reserved", "held") and pulse.state == "dead":
+        kernel_state = "dead"  # its restart has failed; another may come
+    elif row.state == "reserved":
         kernel_state = "starting"
     elif row.state == "held":
         kernel_state = "restarting"

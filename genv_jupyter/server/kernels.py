@@ -23,6 +23,7 @@ from genv_jupyter.server.applier import PROBE_SECONDS, Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy
 from genv_jupyter.server.reports import Kernel
+from genv_jupyter.server.restarts import restart
 from genv_jupyter.server.workers import heard
 
 COALESCE = 0.1
@@ -196,12 +197,13 @@ class ServerHost(Host):
 
     def _perform(self, want: Want) -> None:
         kernels = self.serverapp.kernel_manager
+        kernel = self.reports.kernels.get(want.kernel)
         if want.action == "apply":
             self.applier.apply(want.kernel, want.environ or {})
-        elif want.kernel not in kernels:
+        elif kernel is None or want.kernel not in kernels:
             self.log.info("Kernel %s is not here any more.", want.kernel)
         elif want.action == "restart":
-            self._spawn(ensure_async(kernels.restart_kernel(want.kernel)))
+            self._spawn(restart(kernels, kernel, self.reports, self.log))
         else:
             self._spawn(ensure_async(kernels.shutdown_kernel(want.kernel)))
 

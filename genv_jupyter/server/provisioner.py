@@ -137,10 +137,12 @@ class GenvProvisioner(LocalProvisioner):
         """Start the process; a first start that fails gives back what was reserved for it."""
         try:
             return await super().launch_kernel(cmd, **kwargs)
-        except BaseException:
+        except BaseException as error:
             # No cleanup follows. At a restart another may come: there the deadline decides.
             if self._kernel is not None and not self._launched:
                 self._end()
+            elif self._kernel is not None and isinstance(error, Exception):
+                self._host.reports.not_started(self._kernel, error)
             raise
 
     async def post_launch(self, **kwargs: Any) -> None:

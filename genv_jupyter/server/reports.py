@@ -150,6 +150,12 @@ class Reports:
         report = kernel.report(phase="restarting")
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 
+    def not_started(self, kernel: Kernel, error: Exception) -> Future[Environment]:
+        """Tell that a restart has failed; the grants wait for another. Again is the same."""
+        kernel.state, kernel.idle_since = "dead", None
+        report = kernel.report(failure=str(error) or type(error).__name__)
+        return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
+
     def ended(self, kernel: str) -> Future[None]:
         """Tell that a kernel is gone for good; again is nothing."""
         self.kernels.pop(kernel, None)

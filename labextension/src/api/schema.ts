@@ -479,8 +479,8 @@ export interface components {
          *     `phase` is `starting` before the process exists, `running` once `pid` is known, and
          *     `restarting` from the moment the process is to be replaced. `launch` counts the starts of
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
-         *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. Fields left out
-         *     (`None`) leave what is known as it is.
+         *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
+         *     restart brought no process. Fields left out (`None`) leave what is known as it is.
          */
         KernelReport: {
             /** @default null */
@@ -507,6 +507,8 @@ export interface components {
             applied?: ("at_restart" | "live" | "pending" | "unknown") | null;
             /** @default null */
             cuda?: ("initialized" | "not_initialized" | "unknown") | null;
+            /** @default null */
+            failure?: string | null;
         };
         /**
          * Event

@@ -1,0 +1,47 @@
+"""Restarting a kernel because the broker wants it: the cell that asked ends in its own words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+
+from genv_jupyter.server.reports import Kernel, Reports
+
+CELL_SECONDS = 2.0
+"""For which a running cell, once interrupted, may end before its process does."""
+
+_LOOK = 0.02
+
+
+async def restart(kernels: Any, kernel: Kernel, reports: Reports, log: logging.Logger) -> None:
+    """Restart a kernel, and tell the broker where that brings no process.
+
+    A process that is asked to leave while a cell runs may go before its last messages: that cell,
+    and those in the queue behind it, would be shown as running for ever. So the cell is
+    interrupted first, and has a moment to say so.
+
+    Parameters
+    ----------
+    kernels
+        The server's kernel manager, which has this kernel.
+    """
+    manager = kernels.get_kernel(kernel.id)
+    if getattr(manager, "execution_state", None) == "busy":
+        try:
+            await ensure_async(kernels.interrupt_kernel(kernel.id))
+        except Exception as error:  # it is to be replaced in any case
+            log.info("Kernel %s could not be interrupted: %s", kernel.id, error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CELL_SECONDS):
+                while manager.execution_state == "busy":
+                    await asyncio.sleep(_LOOK)
+    try:
+        await ensure_async(kernels.restart_kernel(kernel.id))
+    except Exception as error:
+        if kernel.pid is None:
+            reports.not_started(kernel, error)
+        raise
