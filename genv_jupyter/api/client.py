@@ -64,9 +64,10 @@ class Client:
 
     # -- devices and environments ------------------------------------------------------------
 
-    def devices(self, server: str | None = None) -> list[Device]:
-        """Return the devices of this host, or of one server's pool."""
-        return self._get("devices", list[Device], {"server": server})
+    def devices(self, server: str | None = None, *, fresh: bool = False) -> list[Device]:
+        """Return the devices of this host, or of one server's pool; ``fresh`` reads them anew."""
+        query = {"server": server, "fresh": "true" if fresh else None}
+        return self._get("devices", list[Device], query)
 
     def environments(self) -> list[Environment]:
         """Return all environments that the caller may see."""

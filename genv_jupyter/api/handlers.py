@@ -211,8 +211,8 @@ class HealthHandler(Verbs):
 
 class DevicesHandler(Verbs):
     async def get(self) -> None:
-        server = self.get_query_argument("server", None)
-        await self.answer(lambda: self.host.broker.devices(server))
+        server, fresh = self.get_query_argument("server", None), self.flag("fresh")
+        await self.answer(lambda: self.host.broker.devices(server, fresh=fresh))
 
 
 class EnvironmentsHandler(Verbs):

@@ -97,7 +97,8 @@ OPERATIONS: tuple[Operation, ...] = (
         name="devices",
         summary="The devices of the pool, each with its grants",
         answer=list[Device],
-        query=(_SERVER,),
+        query=(_SERVER, Query("fresh", bool, "Read the driver anew (sockets only).")),
+        refusals=(errors.BadRequest,),
     ),
     Operation(
         method="get",

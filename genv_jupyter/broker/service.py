@@ -115,10 +115,10 @@ class Broker:
                 notices=tuple(self.core.notices),
             )
 
-    def devices(self, server: str | None = None) -> list[Device]:
-        """Return all devices, or those of a server's pool."""
+    def devices(self, server: str | None = None, *, fresh: bool = False) -> list[Device]:
+        """Return all devices, or those of a server's pool; ``fresh`` reads them anew."""
         with self.lock:
-            self.core.refresh(release.FRESH)
+            self.core.refresh(0.0 if fresh else release.FRESH)
             return [views.device_view(self.core, uuid) for uuid in self._uuids(server)]
 
     def environments(self, principal: Principal) -> list[Environment]:

@@ -638,6 +638,8 @@ export interface operations {
             query?: {
                 /** @description Only the devices of this server's pool (sockets only). */
                 server?: string;
+                /** @description Read the driver anew (sockets only). */
+                fresh?: boolean;
             };
             header?: never;
             path?: never;
@@ -652,6 +654,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Device"][];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
