@@ -82,6 +82,10 @@ class GpuMagics:
                 from genv_jupyter.kernel import doctor
 
                 return doctor.examine(session)
+            case "usage":
+                from genv_jupyter.kernel import usage
+
+                return usage.look(session)
         return session.status()
 
     def _request(self, request: Request) -> Request:

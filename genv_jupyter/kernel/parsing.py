@@ -12,7 +12,7 @@ from genv_jupyter.errors import BadRequest
 from genv_jupyter.model import Request
 from genv_jupyter.units import WHOLE, parse_share
 
-VERBS = ("status", "attach", "detach", "release", "devices", "envs", "doctor", "help")
+VERBS = ("status", "attach", "detach", "release", "devices", "envs", "usage", "doctor", "help")
 OPTIONS = {
     "attach": ("--memory", "--device", "--name", "--processes", "--restart"),
     "detach": ("--device", "--restart"),
@@ -32,6 +32,7 @@ TEXT = """\
       --restart              restart the kernel, if its CUDA still holds the GPU
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
+%gpu usage                   what is really used of it, the peak, and advice
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
 
