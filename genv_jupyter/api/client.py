@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -15,7 +14,8 @@ import msgspec
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
-from genv_jupyter.errors import BrokerDown, GpuError, from_payload
+from genv_jupyter.api.connection import BROKEN, Connection, EventStream, refusal, unreachable
+from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -24,7 +24,6 @@ from genv_jupyter.model import (
     Environment,
     EnvironmentPatch,
     EnvironmentUsage,
-    Event,
     KernelReport,
     NewEnvironment,
     Request,
@@ -33,7 +32,6 @@ from genv_jupyter.model import (
 
 T = TypeVar("T")
 Query = Mapping[str, str | None]
-_BROKEN = (http.client.HTTPException, ConnectionError)
 
 
 class Client:
@@ -155,8 +153,6 @@ class Client:
         path: str,
         body: bytes | None = None,
         query: Query | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
         """Send one request as it is and return status and body: for a relay.
 
@@ -172,60 +168,49 @@ class Client:
         fresh = method == "POST"
         try:
             try:
-                return self._exchange(method, target, body, headers, fresh=fresh)
-            except _BROKEN:
+                return self._exchange(method, target, body, fresh=fresh)
+            except BROKEN:
                 if fresh:
                     raise
-                return self._exchange(method, target, body, headers, fresh=True)
+                return self._exchange(method, target, body, fresh=True)
         except TimeoutError:
             self.close()
             raise BrokerDown(
                 f"The GPU broker did not answer within {self.timeout:g} s.",
                 hint="Try again; `jupyter gpu doctor` says more.",
             ) from None
-        except (*_BROKEN, OSError) as error:
+        except (*BROKEN, OSError) as error:
             self.close()
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
 
     def events(self, *, since: int | None = None, server: str | None = None) -> EventStream:
         """Open the event stream: a snapshot, then changes. Close it when done."""
         try:
-            connection = _Connection(self._connect())
+            sock = self._connect()
         except OSError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
         pairs = {"since": None if since is None else str(since), "server": server}
         query = urlencode({key: value for key, value in pairs.items() if value is not None})
-        return EventStream(connection, f"/v1/events?{query}")
+        return EventStream(sock, f"/v1/events?{query}")
 
     def close(self) -> None:
         """Close the connection of the calling thread."""
-        connection: _Connection | None = getattr(self._local, "connection", None)
+        connection: Connection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
             self._local.connection = None
 
     def _exchange(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        *,
-        fresh: bool,
+        self, method: str, target: str, body: bytes | None, *, fresh: bool
     ) -> tuple[int, bytes]:
-        connection: _Connection | None = getattr(self._local, "connection", None)
+        connection: Connection | None = getattr(self._local, "connection", None)
         # After a fork the child must not speak on its parent's connection.
         if fresh or connection is None or connection.owner != os.getpid():
             self.close()
-            connection = _Connection(self._connect())
-            self._local.connection = connection
-        connection.request(
-            method, target, body, {"Genv-Jupyter-Version": __version__, **(headers or {})}
-        )
-        response = connection.getresponse()
-        answer = response.status, response.read()
-        self._heed(response.getheader("Server", ""))
-        return answer
+            connection = self._local.connection = Connection(self._connect())
+        answer = connection.exchange(method, target, body)
+        self._heed(answer.server)
+        return answer.status, answer.body
 
     def _heed(self, server: str) -> None:
         """Have an older broker replaced, once: only a newer version replaces an older one."""
@@ -252,76 +237,8 @@ class Client:
         encoded = None if body is None else msgspec.json.encode(body)
         status, answer = self.call(method, path, encoded, query)
         if status >= 400:
-            raise _refusal(answer, status)
+            raise refusal(answer, status)
         return msgspec.json.decode(answer or b"null", type=kind)
-
-
-class EventStream(Iterator[Event]):
-    """The broker's events, one by one; ``close`` may be called from another thread."""
-
-    def __init__(self, connection: _Connection, target: str) -> None:
-        self._connection = connection
-        try:
-            connection.request("GET", target)
-            self._response = connection.getresponse()
-            if self._response.status >= 400:
-                raise _refusal(self._response.read(), self._response.status)
-            connection.sock.settimeout(None)
-        except (*_BROKEN, OSError) as error:
-            connection.close()
-            raise _unreachable(error) from error
-        except BaseException:
-            connection.close()
-            raise
-
-    def __next__(self) -> Event:
-        line = self.read_line()
-        if not line:
-            raise StopIteration
-        return msgspec.json.decode(line, type=Event)
-
-    def read_line(self) -> bytes:
-        """Return the next event as JSON text; empty when the stream has ended."""
-        try:
-            return self._response.readline()
-        except (*_BROKEN, OSError, ValueError, AttributeError):
-            return b""
-
-    def close(self) -> None:
-        """End the stream; a reader that waits in another thread gets the end."""
-        sock = self._connection.sock
-        if sock is not None:
-            with contextlib.suppress(OSError):  # the broker closed it first
-                sock.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a socket that is connected already."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__("broker")
-        self.sock: socket.socket = sock
-        self.owner = os.getpid()
-        self.auto_open = 0
-
-    def __del__(self) -> None:
-        self.close()  # a client, or a thread of it, that is gone
-
-
-def _refusal(answer: bytes, status: int) -> GpuError:
-    """Rebuild the error that the broker wrote."""
-    try:
-        return from_payload(msgspec.json.decode(answer), status)
-    except msgspec.DecodeError:
-        return from_payload(None, status)
-
-
-def _unreachable(error: Exception) -> BrokerDown:
-    return BrokerDown(
-        f"The GPU broker is not reachable ({error or type(error).__name__}).",
-        hint="Try again; `jupyter gpu doctor` says more.",
-    )
 
 
 def _path(*parts: str) -> str:

@@ -8,6 +8,7 @@ Anybody may bind or connect to an abstract name, so both sides check the uid of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -88,6 +89,7 @@ def connect(timeout: float = 5.0) -> socket.socket:
     return sock
 
 
+@functools.lru_cache(maxsize=32)
 def version_key(version: str) -> tuple[int, ...]:
     """Return what versions are compared by: the numbers before any suffix."""
     # Nine digits of each: Python refuses to read thousands of them.

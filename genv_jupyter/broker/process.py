@@ -140,6 +140,8 @@ class Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.leaving.set)
         server = _Server(application(self), max_body_size=MAX_BODY, max_header_size=32 * 1024)
+        # A kernel's connection may rest for days, and a timer for each call costs as much as one.
+        server.conn_params.header_timeout = None
         server.add_socket(self.sock)
         publishing = asyncio.create_task(self.publisher.serve())
         stop = threading.Event()

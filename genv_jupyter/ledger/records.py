@@ -34,7 +34,7 @@ KEEP = 100_000
 
 WAITING = 10_000
 BATCH = 500
-GATHER = 0.05
+GATHER = 0.2
 """Seconds for which records are gathered into one write: each write waits for the disk, and takes
 the interpreter from whoever decides meanwhile."""
 

@@ -18,7 +18,8 @@ from typing import TypeVar
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.api.client import Client, EventStream
+from genv_jupyter.api.client import Client
+from genv_jupyter.api.connection import EventStream
 from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.model import Event, ServerReport
 from genv_jupyter.server.workers import Workers

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter import Client, __version__
-from genv_jupyter.api import rendezvous
+from genv_jupyter.api import connection, rendezvous
 from genv_jupyter.errors import BrokerDown, GpuError, NoCapacity
 from genv_jupyter.model import NewEnvironment, Request
 
@@ -152,8 +152,11 @@ def test_a_newer_client_has_an_older_broker_replaced(broker_home: Path) -> None:
         process.communicate()
 
 
-def test_another_major_version_is_refused_in_words(broker_home: Path) -> None:
-    status, answer = Client().call("GET", "health", headers={"Genv-Jupyter-Version": "7.1"})
+def test_another_major_version_is_refused_in_words(
+    broker_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "__version__", "7.1")
+    status, answer = Client().call("GET", "health")
     assert status == 426 and json.loads(answer)["code"] == "version"
 
 

@@ -1,0 +1,168 @@
+"""HTTP over a socket that is connected already: single calls, and the event stream.
+
+Single calls are written and read by hand. ``http.client`` reads every answer with the parser of
+e-mails, which takes longer than the broker takes to decide; and the other end is always our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import socket
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from genv_jupyter import __version__
+from genv_jupyter.errors import BrokerDown, GpuError, from_payload
+from genv_jupyter.model import Event
+
+BROKEN = (http.client.HTTPException, ConnectionError)
+"""What says that a connection is of no more use."""
+_CHUNK = 64 * 1024
+_LONGEST_HEAD = 64 * 1024
+_NOT_IN_TARGET = re.compile(r"[^!-~]")
+
+
+class Answer(NamedTuple):
+    """What came back: status, body, and who answered (``genv-jupyter/VERSION``)."""
+
+    status: int
+    body: bytes
+    server: str
+
+
+class Connection:
+    """A connection for one call after the other."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.owner = os.getpid()
+
+    def exchange(self, method: str, target: str, body: bytes | None) -> Answer:
+        """Send a request and read its answer.
+
+        Raises
+        ------
+        OSError, http.client.HTTPException
+            The connection is of no more use, or the time is over (``TimeoutError``).
+        """
+        if _NOT_IN_TARGET.search(target):
+            raise http.client.InvalidURL(f"{target[:64]!r} is no path of the broker")
+        head = (
+            f"{method} {target} HTTP/1.1\r\nHost: broker\r\n"
+            f"Genv-Jupyter-Version: {__version__}\r\nContent-Length: {len(body or b'')}\r\n\r\n"
+        )
+        self.sock.sendall(head.encode("ascii") + (body or b""))
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        data = bytearray()
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            if len(data) > _LONGEST_HEAD:
+                raise http.client.LineTooLong("header")
+            self._receive(data)
+        status, found = _read_head(data[:end].decode("latin-1"))
+        length = found.get("content-length", "")
+        if not (length.isascii() and length.isdigit()):
+            raise http.client.HTTPException("an answer of unknown length")
+        size = end + 4 + int(length[:18])
+        while len(data) < size:
+            self._receive(data)
+        return Answer(status, bytes(data[end + 4 : size]), found.get("server", ""))
+
+    def _receive(self, data: bytearray) -> None:
+        received = self.sock.recv(_CHUNK)
+        if not received:
+            raise ConnectionResetError("the broker closed the connection")
+        data += received
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __del__(self) -> None:
+        self.close()  # a client, or a thread of it, that is gone
+
+
+def _read_head(text: str) -> tuple[int, dict[str, str]]:
+    """Read the status line and the headers, their names in small letters."""
+    first, *lines = text.split("\r\n")
+    try:
+        protocol, status, *_ = first.split(" ", 2)
+        if not protocol.startswith("HTTP/1."):
+            raise ValueError
+        pairs = (line.split(":", 1) for line in lines)
+        return int(status), {name.lower(): value.strip() for name, value in pairs}
+    except ValueError:
+        raise http.client.BadStatusLine(first[:64]) from None
+
+
+class EventStream(Iterator[Event]):
+    """The broker's events, one by one; ``close`` may be called from another thread."""
+
+    def __init__(self, sock: socket.socket, target: str) -> None:
+        self._connection = _StreamConnection(sock)
+        try:
+            self._connection.request("GET", target, headers={"Genv-Jupyter-Version": __version__})
+            self._response = self._connection.getresponse()
+            if self._response.status >= 400:
+                raise refusal(self._response.read(), self._response.status)
+            sock.settimeout(None)
+        except (*BROKEN, OSError) as error:
+            self._connection.close()
+            raise unreachable(error) from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __next__(self) -> Event:
+        line = self.read_line()
+        if not line:
+            raise StopIteration
+        return msgspec.json.decode(line, type=Event)
+
+    def read_line(self) -> bytes:
+        """Return the next event as JSON text; empty when the stream has ended."""
+        try:
+            return self._response.readline()
+        except (*BROKEN, OSError, ValueError, AttributeError):
+            return b""
+
+    def close(self) -> None:
+        """End the stream; a reader that waits in another thread gets the end."""
+        sock = self._connection.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):  # the broker closed it first
+                sock.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class _StreamConnection(http.client.HTTPConnection):
+    """A connection whose answer comes in chunks and does not end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__("broker")
+        self.sock: socket.socket = sock
+        self.auto_open = 0
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def refusal(answer: bytes, status: int) -> GpuError:
+    """Rebuild the error that the broker wrote."""
+    try:
+        return from_payload(msgspec.json.decode(answer), status)
+    except msgspec.DecodeError:
+        return from_payload(None, status)
+
+
+def unreachable(error: Exception) -> BrokerDown:
+    """Say that the broker does not answer."""
+    return BrokerDown(
+        f"The GPU broker is not reachable ({error or type(error).__name__}).",
+        hint="Try again; `jupyter gpu doctor` says more.",
+    )

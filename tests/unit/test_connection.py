@@ -1,0 +1,101 @@
+"""Calls over a socket: what is sent, and what an answer may look like."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from genv_jupyter import __version__
+from genv_jupyter.api.connection import Answer, Connection
+
+HEAD = b"HTTP/1.1 200 OK\r\nServer: genv-jupyter/9\r\ncontent-length: 4\r\n\r\n"
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, socket.socket]]:
+    """Return a connection, and the broker's end of it."""
+    here, there = socket.socketpair()
+    here.settimeout(5)
+    there.settimeout(5)
+    with here, there:
+        yield Connection(here), there
+
+
+def test_a_call_is_written_as_http(ends: tuple[Connection, socket.socket]) -> None:
+    connection, broker = ends
+    broker.sendall(HEAD + b"null")
+    assert connection.exchange("PUT", "/v1/x?a=b%20c", b'{"n":1}') == Answer(
+        200, b"null", "genv-jupyter/9"
+    )
+    assert broker.recv(4096) == (
+        b"PUT /v1/x?a=b%20c HTTP/1.1\r\nHost: broker\r\n"
+        b"Genv-Jupyter-Version: " + __version__.encode() + b"\r\nContent-Length: 7\r\n\r\n"
+        b'{"n":1}'
+    )
+
+
+def test_an_answer_may_come_byte_by_byte(ends: tuple[Connection, socket.socket]) -> None:
+    connection, broker = ends
+
+    def answer() -> None:
+        for byte in HEAD + b"nul":
+            broker.sendall(bytes([byte]))
+        broker.sendall(b"l")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert connection.exchange("GET", "/v1/health", None).body == b"null"
+    thread.join()
+
+
+def test_answers_follow_each_other(ends: tuple[Connection, socket.socket]) -> None:
+    connection, broker = ends
+    for body in (b"[1]!", b"[22]"):
+        broker.sendall(HEAD + body)
+        assert connection.exchange("GET", "/v1/devices", None).body == body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        HEAD[:20],
+        HEAD + b"nu",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 ok\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000,
+    ],
+)
+def test_what_is_no_whole_answer_breaks_the_connection(
+    ends: tuple[Connection, socket.socket], answer: bytes
+) -> None:
+    connection, broker = ends
+    broker.sendall(answer)
+    broker.shutdown(socket.SHUT_WR)
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        connection.exchange("GET", "/v1/health", None)
+
+
+def test_a_silent_broker_is_not_waited_for(ends: tuple[Connection, socket.socket]) -> None:
+    connection, _ = ends
+    connection.sock.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        connection.exchange("GET", "/v1/health", None)
+
+
+@pytest.mark.parametrize("target", ["/v1/a b", "/v1/a\r\nX: y", "/v1/ä", "/v1/\0"])
+def test_a_target_cannot_end_its_line(ends: tuple[Connection, socket.socket], target: str) -> None:
+    connection, broker = ends
+    with pytest.raises(http.client.InvalidURL):
+        connection.exchange("GET", target, None)
+    broker.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        broker.recv(1)
