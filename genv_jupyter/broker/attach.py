@@ -17,7 +17,15 @@ from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
-from genv_jupyter.broker.release import FRESH, let_go, proof_of, reason_for, record_left, unproven
+from genv_jupyter.broker.release import (
+    FRESH,
+    end_if_gone,
+    let_go,
+    proof_of,
+    reason_for,
+    record_left,
+    unproven,
+)
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
 from genv_jupyter.isolation import processes
@@ -97,11 +105,26 @@ def _placed(core: Core, attempt: Attempt, slots: Sequence[Slot]) -> tuple[Placed
     """Choose devices, or refuse with who holds them."""
     row = attempt.row
     try:
-        return place(slots, attempt.demand, row.owner, core.policy, core.books.own(row.id))
+        return _choose(core, attempt.demand, row, slots)
     except NoCapacity as refusal:
         told = explain(core, refusal, slots, row)
         core.record("AttachRefused", row, reason=told.message)
         raise told from None
+
+
+def _choose(
+    core: Core, demand: Demand, row: EnvironmentRow, slots: Sequence[Slot]
+) -> tuple[Placed, ...]:
+    """Choose devices; nothing is refused because of somebody who has ended a moment ago."""
+    own = core.books.own(row.id)
+    try:
+        return place(slots, demand, row.owner, core.policy, own)
+    except NoCapacity:
+        holders = [core.books.environments[held] for held in list(core.books.grants)]
+        if not sum(end_if_gone(core, holder) for holder in holders):
+            raise
+        core.refresh()
+        return place(slots, demand, row.owner, core.policy, own)
 
 
 def checked(request: Request) -> Demand:
@@ -306,9 +329,8 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
     asker = row or EnvironmentRow.nobody(owner)
-    own = core.books.own(asker.id)
     try:
-        placed = place(slots, demand, asker.owner, core.policy, own)
+        placed = _choose(core, demand, asker, slots)
     except NoCapacity as refusal:
         raise explain(core, refusal, slots, row) from None
     return [_row(0, asker, part, core.clock()) for part in placed]

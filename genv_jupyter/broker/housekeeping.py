@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.release import end_environment, settle, tie_up
+from genv_jupyter.broker.release import end_environment, end_if_gone, settle, tie_up
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow
 
@@ -76,9 +76,7 @@ class Housekeeper:
                 why = "its server is gone" if not server else "its start or restart never came"
                 end_environment(core, row, why)
         elif not lives:
-            if not server:
-                end_environment(core, row, "its process is gone")
-            else:
+            if not end_if_gone(core, row):
                 deadline = core.steady() + core.policy.start_deadline
                 self._put(
                     msgspec.structs.replace(

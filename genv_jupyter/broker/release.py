@@ -19,6 +19,9 @@ from genv_jupyter.slots import resolve
 FRESH = 2.0
 """Seconds for which placement trusts a reading."""
 RESTART_TO_FREE = "CUDA still holds the device in this kernel: restart to free it."
+LEFT_BEHIND = (
+    "It has ended, and processes that it started still use the device: end them to free it."
+)
 SETTLE_AGE = 0.1
 """Seconds for which a reading tells whether a device is left; the housekeeper has just read."""
 UNCONFIRMED = "Waiting for the kernel to confirm that it has let go of the device."
@@ -157,7 +160,7 @@ def settle(core: Core, row: EnvironmentRow) -> None:
     with core.books.change() as change:
         for grant in over:
             change.drop_grant(grant)
-        if len(over) == len(draining) and row.reason in (RESTART_TO_FREE, UNCONFIRMED):
+        if len(over) == len(draining) and row.reason in (RESTART_TO_FREE, UNCONFIRMED, LEFT_BEHIND):
             change.put_environment(msgspec.structs.replace(row, reason=None))
     core.outdate()
     record_left(core, row, over, ())
@@ -219,6 +222,29 @@ def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
         if heir is None:
             core.record("GrantReleased", row, device=grant.device, reason=reason)
     core.record("EnvironmentEnded", row, reason=reason)
+
+
+def end_if_gone(core: Core, row: EnvironmentRow) -> bool:
+    """End an environment whose process is gone and that nobody restarts; say if it was so.
+
+    What the processes that a command or shell has left behind still use drains first.
+    """
+    books = core.books
+    served = row.server is not None and row.server in books.servers
+    lives = row.pid is not None and processes.alive(row.pid, row.start)
+    if lives or served or row.state != "granted":
+        return False
+    grants = list(books.grants_of(row.id))
+    left = [g for g in grants if not may_let_go(core, row, g, "unknown")]
+    if not left or row.kind == "kernel":
+        end_environment(core, row, "its process is gone")
+        return True
+    if row.reason != LEFT_BEHIND:
+        with books.change() as change:
+            draining = [g for g in grants if not let_go(core, change, row, g, "unknown")]
+            change.put_environment(msgspec.structs.replace(row, reason=LEFT_BEHIND))
+        record_left(core, row, grants, draining)
+    return True
 
 
 def _inherited(heir: EnvironmentRow, grant: GrantRow) -> GrantRow:
