@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.api import rendezvous
+from genv_jupyter.isolation import processes
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
 
@@ -105,7 +106,7 @@ def end_broker(where: str, timeout: float = 10.0) -> None:
             sock.connect(where)
         except OSError:
             return
-        pid, uid, _ = rendezvous.peer(sock)
+        pid, uid, _ = processes.peer(sock)
     if pid <= 0 or uid != os.getuid():
         return
     end(pid, timeout)

@@ -15,7 +15,7 @@ import msgspec
 from tornado import web
 
 from genv_jupyter import __version__
-from genv_jupyter.api.rendezvous import peer, version_key
+from genv_jupyter.api.rendezvous import version_key
 from genv_jupyter.errors import (
     BadRequest,
     GpuError,
@@ -26,6 +26,7 @@ from genv_jupyter.errors import (
     VersionMismatch,
     from_payload,
 )
+from genv_jupyter.isolation.processes import peer
 from genv_jupyter.model import (
     Cuda,
     EnvironmentPatch,

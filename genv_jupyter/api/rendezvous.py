@@ -15,13 +15,13 @@ import os
 import re
 import select
 import socket
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from genv_jupyter.errors import BrokerDown, GpuError, from_payload
+from genv_jupyter.isolation.processes import peer
 
 PASSED_ON = {
     "GENV_JUPYTER_HOME",
@@ -52,13 +52,6 @@ def address(home: str | None = None, simulate: str | None = None) -> str:
         where = str(Path(home).resolve()) if home else ""
         name += "/" + hashlib.sha256(f"{where}\0{simulate}".encode()).hexdigest()[:16]
     return name
-
-
-def peer(sock: socket.socket) -> tuple[int, int, int]:
-    """Return (pid, uid, gid) of the process at the other end of a Unix socket."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", credentials)
-    return pid, uid, gid
 
 
 def connect(timeout: float = 5.0) -> socket.socket:

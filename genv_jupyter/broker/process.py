@@ -30,6 +30,7 @@ from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, Unavailable
+from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.model import Principal
@@ -49,7 +50,7 @@ class _Server(HTTPServer):
     strangers = 0
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
-        if rendezvous.peer(stream.socket)[1] == os.getuid():
+        if processes.peer(stream.socket)[1] == os.getuid():
             super().handle_stream(stream, address)
         elif self.strangers < MOST_STRANGERS:
             self.strangers += 1

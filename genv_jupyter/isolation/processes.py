@@ -7,6 +7,8 @@ psutil's ``create_time`` moves with steps of the clock, so the ticks are read he
 from __future__ import annotations
 
 import os
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -78,6 +80,13 @@ def ancestors(pid: int) -> Iterator[tuple[int, int]]:
         if found.parent <= 1:
             return
         pid = found.parent
+
+
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Return (pid, uid, gid) of the process at the other end of a Unix socket."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return pid, uid, gid
 
 
 def marker(pid: int) -> str | None:
