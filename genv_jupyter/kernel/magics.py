@@ -9,7 +9,7 @@ import msgspec
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
-from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel import parsing, project
 from genv_jupyter.kernel.parsing import TEXT, Command
 from genv_jupyter.kernel.session import Restarting, Session, default_request
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
@@ -61,7 +61,10 @@ class GpuMagics:
 
                 return help.view()
             case "attach":
-                return session.attach(self._request(command.request), restart=command.restart)
+                request = self._request(command.request)
+                if command.save:
+                    print(f"Saved in {project.save(request, project.here())}.", flush=True)
+                return session.attach(request, restart=command.restart)
             case "detach":
                 return session.detach(command.device, restart=command.restart)
             case "devices":

@@ -14,7 +14,7 @@ from genv_jupyter.units import WHOLE, parse_share
 
 VERBS = ("status", "attach", "detach", "release", "devices", "envs", "usage", "doctor", "help")
 OPTIONS = {
-    "attach": ("--memory", "--device", "--name", "--processes", "--restart"),
+    "attach": ("--memory", "--device", "--name", "--processes", "--restart", "--save"),
     "detach": ("--device", "--restart"),
     "release": ("--device", "--restart"),
 }
@@ -30,6 +30,7 @@ TEXT = """\
 %gpu release                 give everything back (also: %gpu detach)
       --device D             give one GPU back
       --restart              restart the kernel, if its CUDA still holds the GPU
+      --save                 keep it in genv.toml: what `attach` alone asks for here
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice
@@ -50,6 +51,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 class _Parser(argparse.ArgumentParser):
     """argparse that raises instead of leaving the process."""
+    save: bool = False
 
     def error(self, message: str) -> NoReturn:
         raise BadRequest(f"%gpu: {message}.", hint=_HINT)
@@ -91,9 +93,11 @@ def read_attach(words: list[str]) -> Command:
     parser.add_argument("-p", "--processes", type=_whole)
     parser.add_argument("--restart", action="store_true")
     found = parser.parse_args(words)
-    return Command(verb="attach", request=request_of(vars(found)), restart=found.restart)
+    request = request_of(vars(found))
+    return Command(verb="attach", request=request, restart=found.restart, save=found.save)
 
 
+    parser.add_argument("--save", action="store_true")
 def request_of(found: dict[str, Any]) -> Request:
     """Make a request of a share, memory, devices, name and processes as they were typed."""
     gpus: int | None = None

@@ -12,7 +12,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
 from genv_jupyter.isolation import inherited, live
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.kernel import inside, words
+from genv_jupyter.kernel import inside, project, words
 from genv_jupyter.kernel.views import StatusView
 from genv_jupyter.model import (
     Cuda,
@@ -23,9 +23,6 @@ from genv_jupyter.model import (
     NewEnvironment,
     Request,
 )
-
-DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
-"""Holds what ``%gpu attach`` without arguments asks for: ``0.5``, ``1``, ``4G``."""
 
 RESTART_SECONDS = 60.0
 
@@ -288,12 +285,8 @@ class Restarting(Exception):
 
 
 def default_request() -> Request:
-    """Return what an ``attach`` without arguments asks for: the policy's, or a whole GPU."""
-    from genv_jupyter.kernel.parsing import read_attach
-
-    word = os.environ.get(DEFAULT_REQUEST, "").strip() or "1"
-    number = word.replace(".", "", 1).isdigit()
-    return read_attach([word] if number else ["--memory", word]).request
+    """Return what an ``attach`` without arguments asks for: the project's, or the policy's."""
+    return project.filled(Request(), project.here())
 
 
 def attach_for(shell: Any, framework: str) -> str:
