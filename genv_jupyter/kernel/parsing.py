@@ -27,10 +27,10 @@ TEXT = """\
       --name N               a name for others to see (else the notebook's)
       --processes P          how many processes of yours will use it
       --restart              restart the kernel, if that is what it takes
+      --save                 keep it in genv.toml: what `attach` alone asks for here
 %gpu release                 give everything back (also: %gpu detach)
       --device D             give one GPU back
       --restart              restart the kernel, if its CUDA still holds the GPU
-      --save                 keep it in genv.toml: what `attach` alone asks for here
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice
@@ -47,11 +47,11 @@ class Command(Struct, frozen=True, kw_only=True):
     request: Request = Request()
     device: str | None = None
     restart: bool = False
+    save: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse that raises instead of leaving the process."""
-    save: bool = False
 
     def error(self, message: str) -> NoReturn:
         raise BadRequest(f"%gpu: {message}.", hint=_HINT)
@@ -92,12 +92,12 @@ def read_attach(words: list[str]) -> Command:
     parser.add_argument("-n", "--name")
     parser.add_argument("-p", "--processes", type=_whole)
     parser.add_argument("--restart", action="store_true")
+    parser.add_argument("--save", action="store_true")
     found = parser.parse_args(words)
     request = request_of(vars(found))
     return Command(verb="attach", request=request, restart=found.restart, save=found.save)
 
 
-    parser.add_argument("--save", action="store_true")
 def request_of(found: dict[str, Any]) -> Request:
     """Make a request of a share, memory, devices, name and processes as they were typed."""
     gpus: int | None = None
