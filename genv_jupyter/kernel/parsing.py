@@ -12,7 +12,10 @@ from genv_jupyter.errors import BadRequest
 from genv_jupyter.model import Request
 from genv_jupyter.units import WHOLE, parse_share
 
-VERBS = ("status", "attach", "detach", "release", "devices", "envs", "usage", "doctor", "help")
+VERBS = (
+    *("status", "attach", "detach", "release", "devices", "envs", "usage", "empty-cache"),
+    *("doctor", "help"),
+)
 OPTIONS = {
     "attach": ("--memory", "--device", "--name", "--processes", "--restart", "--save"),
     "detach": ("--device", "--restart"),
@@ -34,6 +37,7 @@ TEXT = """\
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice
+%gpu empty-cache             let go of old outputs and of what frameworks keep
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
 
