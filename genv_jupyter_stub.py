@@ -17,6 +17,9 @@ MARKER = "GENV_JUPYTER_ENVIRONMENT"
 UNATTACHED = "GENV_JUPYTER_UNATTACHED"
 ON_IMPORT = "GENV_JUPYTER_ON_IMPORT"
 NOTICE = "GENV_JUPYTER_NOTICE"
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""Makes ``torch.cuda.is_available()`` ask NVML. Otherwise it asks CUDA's runtime, which remembers
+for the life of the process that it found no device, and never sees what is attached later."""
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "numba.cuda")
 
@@ -29,6 +32,8 @@ class Stub:
     expected
         What we have set ``CUDA_VISIBLE_DEVICES`` to; ``None`` when it is not ours to look after.
         Whoever applies a grant changes it (``genv_jupyter.isolation.live``).
+    remembering
+        What may have looked for devices while they were hidden, and so may not see those attached.
     notice
         A sentence of the provisioner, when something was broken on our side at the start.
     """
@@ -39,10 +44,13 @@ class Stub:
         # Taken out: an IPython that is started from here must not hide what is attached by then.
         if os.environ.pop(UNATTACHED, None) == "hide":
             os.environ[VISIBLE] = ""
+        if managed and os.environ.get(VISIBLE) == "":
+            os.environ.setdefault(NVML_CHECK, "1")
         self.on_import = os.environ.pop(ON_IMPORT, "notice")
         self.notice = os.environ.pop(NOTICE, None)
         self.expected = os.environ.get(VISIBLE) if managed else None
         self.told = False
+        self.remembering: list[str] = []
         shell.register_magic_function(self.gpu, "line", "gpu")
         shell.events.register("post_run_cell", self.after_cell)
         if managed and self.on_import != "off":

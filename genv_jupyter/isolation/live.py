@@ -16,6 +16,8 @@ from typing import Any, Mapping  # noqa: UP035 (Python 3.8 runs this too)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NOT_INITIALIZED = 3
 _REMEMBERING = ("jax", "tensorflow")
+_THROUGH_RUNTIME = ("torch", "cupy")
+_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _seen_initialized = False
 """Never goes back. A forked child answers "not initialised" although CUDA can never work in it:
@@ -48,6 +50,34 @@ def _loaded_driver() -> Any:
         return None
 
 
+def seen() -> list[str] | None:
+    """Ask an initialised CUDA for the devices it sees; that makes no context and takes no memory.
+
+    Returns
+    -------
+    list of str or None
+        The digits of the UUIDs (of MIG instances, theirs) in CUDA's order. ``None`` where CUDA is
+        not initialised or cannot say: in a fork of a process that had initialised it.
+    """
+    driver = _loaded_driver()
+    count = ctypes.c_int()
+    if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return None
+    get = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    found = []
+    for ordinal in range(count.value):
+        device, uuid = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if driver.cuDeviceGet(ctypes.byref(device), ordinal) or get(uuid, device):
+            return None
+        found.append(bytes(uuid).hex())
+    return found
+
+
+def digits(uuid: str) -> str:
+    """Return a device's UUID as ``seen`` has it: without its prefix and dashes."""
+    return uuid.partition("-")[2].replace("-", "").lower()
+
+
 def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     """Set variables (``None`` unsets one) if CUDA can still see the change.
 
@@ -65,7 +95,7 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     remembering = stubborn()
     changed = {name: value for name, value in environ.items() if os.environ.get(name) != value}
     applied = "live"
-    if changed and cuda == "initialized":
+    if changed and cuda == "initialized" and not _only_edited(changed):
         applied = "at_restart"
     else:
         for name, value in changed.items():
@@ -73,10 +103,14 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+        if _VISIBLE in changed:
+            _look_again(changed[_VISIBLE])
     # Our stub, where it is loaded, watches for cells that overwrite the variable: this is not one.
     stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
     if stub is not None and applied == "live" and _VISIBLE in environ:
         stub.expected, stub.told = environ[_VISIBLE], False
+        if _VISIBLE in changed:
+            stub.remembering = remembering
     return {
         "cuda": cuda,
         "applied": applied,
@@ -85,18 +119,82 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     }
 
 
+def _only_edited(changed: Mapping[str, str | None]) -> bool:
+    """Say whether an initialised CUDA sees what the variable is to name: only a cell changed it."""
+    wanted = changed.get(_VISIBLE)
+    if wanted is None or len(changed) > 1:
+        return False
+    return seen() == [digits(uuid) for uuid in wanted.split(",")]
+
+
+def _look_again(visible: str | None) -> None:
+    """Let PyTorch count the devices anew, and without CUDA's runtime where there is none."""
+    if visible == "":
+        os.environ.setdefault(_NVML_CHECK, "1")
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    # Its versions before 2.4 remember the number, whoever was asked.
+    forget = getattr(getattr(cuda, "device_count", None), "cache_clear", None)
+    if forget is not None:
+        forget()
+
+
 def stubborn() -> list[str]:
     """Return what was loaded while the devices are hidden, and may look no more if it has looked.
 
-    JAX and TensorFlow remember "no GPU"; whether CUDA does after a ``cuInit`` that found none is
-    not documented, and whether one was tried cannot be asked.
+    JAX and TensorFlow remember "no GPU", and so does CUDA's runtime, on which PyTorch and CuPy are
+    built. Whether the driver does after a ``cuInit`` that found none is not documented, and whether
+    one was tried cannot be asked.
     """
     if os.environ.get(_VISIBLE) != "":
         return []
     found = [name for name in _REMEMBERING if name in sys.modules]
-    if cuda_state() == "not_initialized" and _loaded_driver() is not None:
-        found.append("CUDA")
+    if cuda_state() == "not_initialized":
+        if _runtime_has_given_up():
+            found += [name for name in _THROUGH_RUNTIME if name in sys.modules] or ["CUDA"]
+        elif _loaded_driver() is not None:
+            found.append("CUDA")
     return found
+
+
+def _runtime_has_given_up() -> bool:
+    """Say whether CUDA's runtime is here and has, it seems, looked for devices in vain.
+
+    It cannot be asked, since it looks when asked. But it unloads the driver when the driver finds
+    no device (seen with versions 12 and 13), and Python unloads no library at all.
+    """
+    if not any(name in sys.modules for name in _THROUGH_RUNTIME):
+        with open("/proc/self/maps", encoding="utf-8") as lines:  # noqa: PTH123
+            if not any("libcudart" in line for line in lines):
+                return False
+    return _unloaded() > 0
+
+
+class _Library(ctypes.Structure):
+    """The ``dl_phdr_info`` of the C library."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("header_count", ctypes.c_uint16),
+        ("loaded", ctypes.c_ulonglong),
+        ("unloaded", ctypes.c_ulonglong),
+    )
+
+
+def _unloaded() -> int:
+    """Return how many libraries this process has unloaded since it started."""
+    counts = []
+
+    def first(library: Any, size: int, data: Any) -> int:
+        counts.append(library.contents.unloaded)
+        return 1  # the numbers are the process's: one library is enough
+
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p
+    )
+    ctypes.CDLL(None).dl_iterate_phdr(kind(first), None)
+    return int(counts[0])
 
 
 def expression(environ: Mapping[str, str | None] | None) -> str:

@@ -73,6 +73,9 @@ nvmlReturn_t nvmlInit_v2(void)
     return initialise();
 }
 
+#undef nvmlInit /* in the header another name of nvmlInit_v2; in the library, a function that PyTorch calls */
+__attribute__((visibility("default"))) nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
+
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
     ENTER(NULL);
