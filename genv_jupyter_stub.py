@@ -104,7 +104,14 @@ class Stub:
             say(f"GPU: nothing was attached for {framework}, it will run on the CPU. {error}")
 
     def after_cell(self, result: Any = None) -> None:
-        """Say once that a cell has overwritten ``CUDA_VISIBLE_DEVICES``."""
+        """Say what an error of a GPU's memory means, and once that a cell has overwritten
+        ``CUDA_VISIBLE_DEVICES``.
+        """
+        error = getattr(result, "error_in_exec", None)
+        if error is not None:
+            from genv_jupyter.kernel import memory_errors
+
+            memory_errors.explain(self.shell, error)
         visible = os.environ.get(VISIBLE)
         if self.told or self.expected is None or visible == self.expected:
             return

@@ -6,7 +6,9 @@ theme variables with neutral fallbacks, so it is readable in light and dark and 
 
 from __future__ import annotations
 
+import re
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Literal
@@ -75,13 +77,16 @@ class Text(Struct, frozen=True):
         if self.tone == "code":
             return [margin + line for line in self.text.splitlines()]
         start = margin + ("! " if self.tone == "warn" else "")
-        return textwrap.wrap(
-            self.text,
+        # What is to be typed is not broken where it need not be.
+        whole = re.sub(r"`[^`]{1,60}`", lambda code: code[0].replace(" ", "\xa0"), self.text)
+        wrapped = textwrap.wrap(
+            whole,
             WIDTH,
             initial_indent=start,
             subsequent_indent=" " * len(start),
             break_on_hyphens=False,
         )
+        return [line.replace("\xa0", " ") for line in wrapped]
 
     def html(self) -> str:
         if self.tone == "code":
@@ -138,7 +143,7 @@ class Table(Struct, frozen=True):
         every = [self.heads, *self.rows] if any(self.heads) else list(self.rows)
         last = len(self.heads) - 1
         room = WIDTH - self.indent - 2 * last
-        widths = [max((len(row[i]) for row in every), default=0) for i in range(last)]
+        widths = [max((columns(row[i]) for row in every), default=0) for i in range(last)]
         while sum(widths) > room - 16 and max(widths) > 8:  # the widest gives way first
             widths[widths.index(max(widths))] -= 1
         found: list[str] = []
@@ -206,9 +211,14 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Table:
     return Table(("", ""), tuple(pairs))
 
 
+def printable(line: str) -> str:
+    """Return a line that does nothing to a terminal: names in it may be somebody else's."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
+
 def to_text(blocks: Sequence[Block]) -> str:
     """Write a document for a terminal of 80 columns."""
-    return "\n".join(line.rstrip() for block in blocks for line in block.lines())
+    return "\n".join(printable(line).rstrip() for block in blocks for line in block.lines())
 
 
 def to_html(blocks: Sequence[Block]) -> str:
@@ -222,4 +232,16 @@ def to_html(blocks: Sequence[Block]) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    return f"{text:<{width}}" if len(text) <= width else text[: width - 1] + "…"
+    """Fill or cut a text to so many columns."""
+    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    if columns(text) > width:
+        while columns(text) >= width:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - columns(text))
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: some characters take two, or none."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
-from genv_jupyter.kernel import parsing, project
+from genv_jupyter.kernel import memory_errors, parsing, project
 from genv_jupyter.kernel.parsing import TEXT, Command
 from genv_jupyter.kernel.session import Restarting, Session, default_request
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
@@ -34,6 +35,7 @@ class GpuMagics:
     def __init__(self, shell: Any, client: Client | None = None) -> None:
         self.shell = shell
         self.session = Session(shell, client)
+        self.end_watch: Callable[[], None] = lambda: None
 
     def gpu(self, line: str) -> View:
         """Run one line of ``%gpu``."""
@@ -126,13 +128,20 @@ def load_ipython_extension(shell: Any) -> None:
     current = shell.find_line_magic("gpu")
     if isinstance(getattr(current, "__self__", None), GpuMagics):
         return
-    shell.register_magic_function(GpuMagics(shell).gpu, "line", "gpu")
+    magics = GpuMagics(shell)
+    shell.register_magic_function(magics.gpu, "line", "gpu")
+    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    if stub is None:  # otherwise it looks at errors for us
+        magics.end_watch = memory_errors.watch(shell)
     shell.set_hook("complete_command", complete, str_key="%gpu")
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Go back to the stub's lazy ``%gpu``, or to none where the stub is not loaded."""
     stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    current = getattr(shell.find_line_magic("gpu"), "__self__", None)
+    if isinstance(current, GpuMagics):
+        current.end_watch()
     if stub is not None:
         shell.register_magic_function(stub.gpu, "line", "gpu")
     else:
