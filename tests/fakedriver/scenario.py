@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 from uuid import UUID, uuid5
 
 MIB = 2**20
@@ -43,6 +43,8 @@ class Utilization(TypedDict):
 
     gpu: int
     memory: int
+    encoder: NotRequired[int]
+    decoder: NotRequired[int]
 
 
 class DeviceSpec(TypedDict, total=False):
@@ -58,8 +60,12 @@ class DeviceSpec(TypedDict, total=False):
     utilization: Utilization | None
     temperature: int | None
     power: int | None
-    """Milliwatts, as ``power_limit``."""
+    """Milliwatts, as all limits of it."""
     power_limit: int | None
+    power_default_limit: int
+    power_min_limit: int
+    power_max_limit: int
+    power_management: int
     ecc: dict[str, int] | None
     """Keys ``corrected`` and ``uncorrected``."""
     compute_mode: int
@@ -67,6 +73,23 @@ class DeviceSpec(TypedDict, total=False):
     compute_capability: list[int]
     multiprocessors: int
     minor: int
+    serial: str
+    vbios: str
+    brand: int
+    architecture: int
+    persistence_mode: int
+    display_mode: int
+    display_active: int
+    ecc_mode: int
+    fan: int
+    pstate: int
+    clocks: dict[str, int]
+    """MHz: graphics, sm, memory, video; ``clocks_max`` likewise."""
+    clocks_max: dict[str, int]
+    pcie: dict[str, int]
+    """Keys ``generation``, ``generation_max``, ``width``, ``width_max``."""
+    bar1_total: int
+    bar1_used: int
     speed: int
     """CUDA's ordinals begin with the fastest, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     lost: bool
@@ -136,6 +159,35 @@ def device(index: int = 0, **changes: Any) -> DeviceSpec:
     }
     made.update(cast(DeviceSpec, _known(changes, DeviceSpec)))
     return made
+
+
+def server_device(index: int = 0, **changes: Any) -> DeviceSpec:
+    """Return a device as they stand in data centres: it can tell everything that is asked of it."""
+    more: dict[str, Any] = {
+        "serial": f"16503222{index:05d}",
+        "vbios": "96.00.74.00.11",
+        "brand": 14,
+        "architecture": 9,
+        "minor": index,
+        "persistence_mode": 1,
+        "display_mode": 0,
+        "display_active": 0,
+        "ecc_mode": 1,
+        "ecc": {"corrected": 0, "uncorrected": 0},
+        "fan": 30,
+        "pstate": 0,
+        "utilization": {"gpu": 41, "memory": 12, "encoder": 0, "decoder": 3},
+        "power_management": 1,
+        "power_default_limit": 300_000,
+        "power_min_limit": 100_000,
+        "power_max_limit": 350_000,
+        "clocks": {"graphics": 1410, "sm": 1410, "memory": 1593, "video": 1275},
+        "clocks_max": {"graphics": 1980, "sm": 1980, "memory": 2619, "video": 1980},
+        "pcie": {"generation": 4, "generation_max": 5, "width": 16, "width_max": 16},
+        "bar1_total": 32 * GIB,
+        "bar1_used": 3 * MIB,
+    }
+    return device(index, **{**more, **changes})
 
 
 def instance(index: int, number: int, **changes: Any) -> InstanceSpec:

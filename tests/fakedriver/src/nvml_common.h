@@ -42,4 +42,7 @@ const char *nvml_uuid(nvmlDevice_t device); /* NULL: not a handle of ours */
 nvmlReturn_t nvml_find(nvmlDevice_t device, place *where);
 nvmlReturn_t nvml_copy(char *out, unsigned int size, const char *text);
 
+/* A number that the scenario gives, or that the card cannot tell. */
+nvmlReturn_t nvml_reading(const place *where, const char *field, unsigned int *out);
+
 #endif

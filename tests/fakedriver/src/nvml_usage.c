@@ -139,7 +139,7 @@ static nvmlReturn_t reading(const place *where, const char *field, unsigned long
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t reading32(const place *where, const char *field, unsigned int *out)
+nvmlReturn_t nvml_reading(const place *where, const char *field, unsigned int *out)
 {
     unsigned long long wide;
     REQUIRE(out, NVML_ERROR_INVALID_ARGUMENT);
@@ -154,8 +154,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     ENTER_FIND_WHOLE(device, where);
     REQUIRE(out, NVML_ERROR_INVALID_ARGUMENT);
     REQUIRE(!mig_enabled(where.device), NVML_ERROR_NOT_SUPPORTED);
-    nvmlReturn_t result = reading32(&where, "utilization.gpu", &out->gpu);
-    return result ? result : reading32(&where, "utilization.memory", &out->memory);
+    nvmlReturn_t result = nvml_reading(&where, "utilization.gpu", &out->gpu);
+    return result ? result : nvml_reading(&where, "utilization.memory", &out->memory);
 }
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor,
@@ -163,7 +163,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensor
 {
     ENTER_FIND_WHOLE(device, where);
     REQUIRE(sensor == NVML_TEMPERATURE_GPU, NVML_ERROR_INVALID_ARGUMENT);
-    return reading32(&where, "temperature", celsius);
+    return nvml_reading(&where, "temperature", celsius);
 }
 
 nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *out)
@@ -171,7 +171,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *o
     unsigned int celsius;
     ENTER_FIND_WHOLE(device, where);
     REQUIRE(out && out->sensorType == NVML_TEMPERATURE_GPU, NVML_ERROR_INVALID_ARGUMENT);
-    nvmlReturn_t result = reading32(&where, "temperature", &celsius);
+    nvmlReturn_t result = nvml_reading(&where, "temperature", &celsius);
     if (!result)
         out->temperature = (int)celsius;
     return result;
@@ -180,13 +180,13 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *o
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
 {
     ENTER_FIND_WHOLE(device, where);
-    return reading32(&where, "power", milliwatts);
+    return nvml_reading(&where, "power", milliwatts);
 }
 
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts)
 {
     ENTER_FIND_WHOLE(device, where);
-    return reading32(&where, "power_limit", milliwatts);
+    return nvml_reading(&where, "power_limit", milliwatts);
 }
 
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error,
