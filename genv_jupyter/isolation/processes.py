@@ -7,6 +7,7 @@ psutil's ``create_time`` moves with steps of the clock, so the ticks are read he
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -55,6 +56,27 @@ def alive(pid: int, start: int | None) -> bool:
     """Say whether that very process still runs; a zombie does not."""
     now = start_of(pid)
     return now is not None and (start is None or now == start)
+
+
+def send(pid: int, start: int | None, number: int) -> bool:
+    """Signal that very process and no other; say whether it was there.
+
+    The descriptor holds the process while its start is compared, so that no other can come to
+    have its pid in between.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if start is None or start_of(pid) != start:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def has_children(pid: int) -> bool:

@@ -1,0 +1,246 @@
+"""The MPS control daemons of this user: one for each device that is shared, while it is shared.
+
+Nothing here is called on an event loop or inside a transaction: every step runs a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.mps_control import PROGRAM, ControlDaemon, MpsError
+
+log = logging.getLogger(__name__)
+
+GRACE = 30.0
+"""Seconds for which a daemon stays after its last grant: the next one often comes at once."""
+
+TRIES = 5
+"""Starts that may fail in a row before a daemon is given up."""
+
+FIRST_PAUSE = 1.0
+"""Seconds between the first failure and the next try; each further pause is twice as long."""
+
+HEALTH = 30.0
+"""Seconds between two questions to a daemon that lives (k8s-device-plugin asks as often): each
+question is a program, and some lines in the daemon's log."""
+
+KILL_SECONDS = 2.0
+
+
+class Daemon(Struct):
+    """What is known of the daemon of one device.
+
+    ``ceiling`` is the most memory that one client may have, in bytes. ``trouble`` says why it does
+    not run, ``given_up`` that nobody tries again by itself. ``unused_since`` is on the steady
+    clock; ``None`` while a grant needs it.
+    """
+
+    control: ControlDaemon
+    pid: int | None = None
+    start: int | None = None
+    asked_at: float = float("-inf")
+    ceiling: int = 0
+    failures: int = 0
+    retry_at: float = 0.0
+    trouble: str | None = None
+    unused_since: float | None = None
+
+    @property
+    def given_up(self) -> bool:
+        return self.failures >= TRIES
+
+
+class Daemons:
+    """Starts, watches, adopts and ends the daemons of this user.
+
+    Parameters
+    ----------
+    directory
+        A private directory of the broker, for this boot and this pid namespace.
+    program
+        The program of the daemons.
+    steady
+        Seconds on a clock that nobody turns.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        program: str = PROGRAM,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = directory
+        self.program = program
+        self.steady = steady
+        self._daemons: dict[str, Daemon] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def missing(self) -> str | None:
+        """Say why no daemon can be had on this host; ``None`` if one can."""
+        if shutil.which(self.program) is None:
+            return f"{self.program} is not installed"
+        return None
+
+    def path(self, device: str) -> Path:
+        """Return the pipe directory of a device: short, for sockets have short paths."""
+        return self.directory / hashlib.sha256(device.encode()).hexdigest()[:8]
+
+    def trouble(self, device: str) -> str | None:
+        """Say why the daemon of a device does not run; ``None`` where it does, or was not asked."""
+        daemon = self._daemons.get(device)
+        return None if daemon is None else daemon.trouble
+
+    def running(self) -> tuple[str, ...]:
+        """Return the devices whose daemons are in use or may soon be again."""
+        return tuple(device for device, it in list(self._daemons.items()) if it.trouble is None)
+
+    # -- changes --------------------------------------------------------------------------------
+
+    def ensure(self, device: str, ceiling: int) -> ControlDaemon:
+        """Return the daemon of a device, running, no client of which gets more than ``ceiling``.
+
+        Parameters
+        ----------
+        ceiling
+            Bytes: the largest cap of any grant on the device.
+
+        Raises
+        ------
+        MpsError
+            It does not run, and why; after a failure it is not tried again at once.
+        """
+        with self._locked(device) as daemon:
+            daemon.unused_since = None
+            now = self.steady()
+            if daemon.trouble is not None and (daemon.given_up or now < daemon.retry_at):
+                raise MpsError(daemon.trouble)
+            try:
+                self._start(daemon, ceiling)
+            except MpsError as error:
+                self._failed(device, daemon, str(error))
+                raise
+            return daemon.control
+
+    def unused(self, device: str) -> None:
+        """Say that no grant needs the daemon of a device now: it ends after a while."""
+        with self._locked(device) as daemon:
+            if daemon.unused_since is None:
+                daemon.unused_since = self.steady()
+
+    def stop(self, device: str) -> None:
+        """End the daemon of a device now: somebody wants all of it.
+
+        Raises
+        ------
+        MpsError
+            Processes still work through it, or it does not end.
+        """
+        with self._locked(device) as daemon:
+            _end(daemon.control)
+            self._daemons.pop(device, None)
+
+    def adopt(self, ceilings: Mapping[str, int]) -> None:
+        """Take over what a dead broker has left: the daemons that are needed; end the others.
+
+        Parameters
+        ----------
+        ceilings
+            The largest cap on each device with grants that need MPS, in bytes.
+        """
+        for device, ceiling in ceilings.items():
+            with contextlib.suppress(MpsError):  # kept as its trouble
+                self.ensure(device, ceiling)
+        needed = {self.path(device) for device in ceilings}
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
+            if path not in needed:
+                try:
+                    _end(ControlDaemon(path, "", self.program))
+                except MpsError as error:
+                    log.warning("an MPS daemon that no grant needs stays: %s", error)
+
+    def round(self) -> None:
+        """Look at every daemon: end what nobody needs, start again what has died."""
+        for device, daemon in list(self._daemons.items()):
+            try:
+                if daemon.unused_since is not None:
+                    if self.steady() - daemon.unused_since >= GRACE:
+                        self.stop(device)
+                elif not self._well(daemon):
+                    self.ensure(device, daemon.ceiling)
+            except MpsError as error:
+                log.warning("MPS on %s: %s", device, error)
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def _start(self, daemon: Daemon, ceiling: int) -> None:
+        control = daemon.control
+        control.start()
+        pid = control.pid()
+        start = None if pid is None else processes.start_of(pid)
+        if (pid, start, ceiling) != (daemon.pid, daemon.start, daemon.ceiling):
+            control.set_ceiling(ceiling)
+        daemon.pid, daemon.start, daemon.ceiling = pid, start, ceiling
+        daemon.asked_at, daemon.failures, daemon.trouble = self.steady(), 0, None
+
+    def _well(self, daemon: Daemon) -> bool:
+        """Say whether nothing is to be done for a daemon now."""
+        now = self.steady()
+        if daemon.trouble is not None:
+            return daemon.given_up or now < daemon.retry_at
+        if daemon.pid is None or not processes.alive(daemon.pid, daemon.start):
+            log.warning("an MPS daemon has died: %s", daemon.control.last_words())
+            return False
+        if now - daemon.asked_at < HEALTH:
+            return True
+        daemon.asked_at = now
+        if daemon.control.healthy():
+            return True
+        log.warning("an MPS daemon does not answer and is replaced (pid %d)", daemon.pid)
+        processes.send(daemon.pid, daemon.start, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_SECONDS
+        while processes.alive(daemon.pid, daemon.start) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return False
+
+    def _failed(self, device: str, daemon: Daemon, why: str) -> None:
+        daemon.failures += 1
+        daemon.retry_at = self.steady() + FIRST_PAUSE * 2 ** (daemon.failures - 1)
+        daemon.trouble = f"MPS does not run on this device: {why}."
+        if daemon.given_up:
+            daemon.trouble += f" It was tried {TRIES} times and is given up."
+        log.warning("%s: %s", device, daemon.trouble)
+
+    @contextlib.contextmanager
+    def _locked(self, device: str) -> Iterator[Daemon]:
+        """Hold a device: two callers start one daemon, and different devices do not wait."""
+        with self._guard:
+            lock = self._locks.setdefault(device, threading.Lock())
+        with lock:
+            daemon = self._daemons.get(device)
+            if daemon is None:
+                self.directory.mkdir(mode=0o700, exist_ok=True)
+                control = ControlDaemon(self.path(device), device, self.program)
+                daemon = self._daemons[device] = Daemon(control=control)
+            yield daemon
+
+
+def _end(control: ControlDaemon) -> None:
+    """End a daemon that no process works through, and remove what it leaves."""
+    if control.pid() is not None:
+        clients = control.clients()
+        if clients:
+            raise MpsError(f"processes still work through it: {', '.join(map(str, clients))}")
+        control.quit()
+    shutil.rmtree(control.directory, ignore_errors=True)  # sockets and logs of nobody
