@@ -26,6 +26,9 @@ from genv_jupyter.model import (
 
 RESTART_SECONDS = 60.0
 
+# In a fork the driver says that nobody has initialised it: this process must have asked before.
+os.register_at_fork(before=live.cuda_state)
+
 
 class Session:
     """This process, as the broker knows it.

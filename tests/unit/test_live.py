@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
 from genv_jupyter.isolation import live
+
+CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 @pytest.fixture(autouse=True)
 def _own_environ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.setattr(live, "_seen_initialized", False)
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", CHECK):
         os.environ.pop(name, None)
 
 
@@ -88,3 +92,28 @@ def test_expression_works_where_nothing_of_ours_is_installed() -> None:
     )
     assert json.loads(done.stdout)["visible"] == environ["CUDA_VISIBLE_DEVICES"]
     assert json.loads(eval(live.expression(None))) == {"cuda": "not_initialized"}
+
+
+def test_pytorch_that_remembers_a_number_of_devices_counts_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its versions before 2.4 do, whoever they asked (a stand-in for them)."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch = types.ModuleType("torch")
+    torch.cuda = types.ModuleType("torch.cuda")
+    torch.cuda.device_count = functools.lru_cache(lambda: len(os.environ["CUDA_VISIBLE_DEVICES"]))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert torch.cuda.device_count() == 0
+    live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-1"})
+    assert torch.cuda.device_count() > 0
+
+
+@pytest.mark.parametrize("own", [None, "0"])
+def test_hiding_lets_pytorch_ask_nvml_unless_the_user_said_otherwise(own: str | None) -> None:
+    live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-1", CHECK: own})
+    live.apply_environ({"CUDA_VISIBLE_DEVICES": ""})
+    assert os.environ[CHECK] == (own or "1")
+
+
+def test_digits_of_a_uuid() -> None:
+    assert live.digits("MIG-5555ABCD-00-11") == "5555abcd0011"
