@@ -95,6 +95,10 @@ class GpuMagics:
                 from genv_jupyter.kernel import cache
 
                 return cache.empty(session)
+            case "watch":
+                from genv_jupyter.kernel import watch
+
+                return watch.switch(session, on=not command.off)
         return session.status()
 
     def _request(self, request: Request) -> Request:

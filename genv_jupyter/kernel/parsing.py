@@ -13,13 +13,14 @@ from genv_jupyter.model import Request
 from genv_jupyter.units import WHOLE, parse_share
 
 VERBS = (
-    *("status", "attach", "detach", "release", "devices", "envs", "usage", "empty-cache"),
-    *("doctor", "help"),
+    *("status", "attach", "detach", "release", "devices", "envs", "usage", "watch"),
+    *("empty-cache", "doctor", "help"),
 )
 OPTIONS = {
     "attach": ("--memory", "--device", "--name", "--processes", "--restart", "--save"),
     "detach": ("--device", "--restart"),
     "release": ("--device", "--restart"),
+    "watch": ("off",),
 }
 TEXT = """\
 %gpu                         what this kernel has, and what is free
@@ -37,6 +38,8 @@ TEXT = """\
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice
+%gpu watch                   a live line of it under cells that run for long
+%gpu watch off               no longer
 %gpu empty-cache             let go of old outputs and of what frameworks keep
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
@@ -51,6 +54,7 @@ class Command(Struct, frozen=True, kw_only=True):
     request: Request = Request()
     device: str | None = None
     restart: bool = False
+    off: bool = False
     save: bool = False
 
 
@@ -82,6 +86,8 @@ def read(line: str) -> Command:
         return read_attach(rest)
     if verb in ("detach", "release"):
         return _read_detach(rest)
+    if verb == "watch" and rest == ["off"]:
+        return Command(verb="watch", off=True)
     if rest:
         raise BadRequest(f"%gpu {verb} takes nothing more, not {rest[0]!r}.", hint=_HINT)
     return Command(verb=verb)

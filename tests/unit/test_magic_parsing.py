@@ -36,6 +36,8 @@ def test_other_verbs_are_read() -> None:
     assert read("release") == read("detach") == Command(verb="detach")
     assert read("release --device GPU-1 --restart").restart
     assert read("attach 0.5 --restart").restart
+    assert read("watch") == Command(verb="watch")
+    assert read("watch off") == Command(verb="watch", off=True)
     assert read("--help") == read("attach 0.5 -h") == Command(verb="help")
 
 
@@ -54,6 +56,8 @@ def test_other_verbs_are_read() -> None:
         ("attach 1 --processes many", "bad_request"),
         ("devices all", "bad_request"),
         ("release 0.5", "bad_request"),
+        ("watch on", "bad_request"),
+        ("usage all", "bad_request"),
     ],
 )
 def test_what_cannot_be_read_has_a_code_and_a_hint(line: str, code: str) -> None:
