@@ -11,6 +11,7 @@ MPS stops accidents, not intent: its limits are variables of the client, which m
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import socket
@@ -93,11 +94,18 @@ class ControlDaemon:
             It cannot be started; the reason is said.
         """
         self._prepare()
-        if self.pid() is not None:
-            return
+        # One after the other: of two that start at once each may remove the other's socket.
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if self.pid() is None:
+                self._start()
+        finally:
+            os.close(descriptor)
+
+    def _start(self) -> None:
         status, said = self._run([self.program, "-d"], None, START_SECONDS)
-        # Two at once: one of them finds the other's, which is as good.
-        if status != 0 and self.pid() is None:
+        if status != 0:
             raise MpsError(
                 f"{self.program} ended with status {status}: {said or self.last_words()}"
             )
