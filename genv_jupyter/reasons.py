@@ -57,11 +57,12 @@ def refusal(
 def out_of_range(slots: Sequence[Slot], demand: Demand) -> OutOfRange | None:
     """Return an error for what can never be granted on these devices."""
     if demand.count > len(slots):
-        have = f"only {_gpus(len(slots))} here" if slots else "no GPU here"
+        are = "is" if len(slots) == 1 else "are"
+        have = f"{are} only {_gpus(len(slots))} here" if slots else "is no GPU here"
         were = "was" if demand.count == 1 else "were"
         return OutOfRange(
-            f"There is {have}, and {_gpus(demand.count)} {were} asked for.",
-            hint="`%gpu devices` lists what this notebook can use.",
+            f"There {have}, and {_gpus(demand.count)} {were} asked for.",
+            hint="`%gpu devices` or `jupyter gpu devices` lists what there is.",
         )
     if demand.memory is None or not all(slot.capacity for slot in slots):
         return None

@@ -13,8 +13,8 @@ from genv_jupyter.model import Request
 from genv_jupyter.units import WHOLE, parse_share
 
 VERBS = (
-    *("status", "attach", "detach", "release", "devices", "envs", "usage", "watch"),
-    *("empty-cache", "doctor", "help"),
+    *("status", "attach", "detach", "release", "devices", "envs", "usage", "panel"),
+    *("watch", "empty-cache", "doctor", "help"),
 )
 OPTIONS = {
     "attach": ("--memory", "--device", "--name", "--processes", "--restart", "--save"),
@@ -31,13 +31,14 @@ TEXT = """\
       --name N               a name for others to see (else the notebook's)
       --processes P          how many processes of yours will use it
       --restart              restart the kernel, if that is what it takes
-      --save                 keep it in genv.toml: what `attach` alone asks for here
+      --save                 keep it in genv.toml: `attach` alone asks for it
 %gpu release                 give everything back (also: %gpu detach)
       --device D             give one GPU back
       --restart              restart the kernel, if its CUDA still holds the GPU
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice
+%gpu panel                   the same in a panel with buttons (ipywidgets)
 %gpu watch                   a live line of it under cells that run for long
 %gpu watch off               no longer
 %gpu empty-cache             let go of old outputs and of what frameworks keep

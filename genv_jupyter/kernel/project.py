@@ -113,8 +113,8 @@ def filled(request: Request, project: Project | None) -> Request:
         The configured default is not a request.
     """
     ours = Request() if project is None else project.request
-    if not _names_amount(request):
-        base = ours if _names_amount(ours) else _configured()
+    if not names_amount(request):
+        base = ours if names_amount(ours) else _configured()
         amounts = {key: getattr(base, key) for key in AMOUNTS}
         request = msgspec.structs.replace(request, **amounts)
     rest = {
@@ -149,7 +149,7 @@ def save(request: Request, project: Project | None) -> Path:
     said = {key: getattr(request, key) for key in ALLOWED}
     known = {} if project is None else msgspec.to_builtins(project.request)
     wanted = {key: value for key, value in said.items() if value is not None}
-    if _names_amount(request):
+    if names_amount(request):
         known = {key: value for key, value in known.items() if key not in AMOUNTS}
     wanted = known | wanted
     try:
@@ -184,7 +184,8 @@ def _configured() -> Request:
     return read_request(os.environ.get(DEFAULT_REQUEST, "")) or Request(gpus=1)
 
 
-def _names_amount(request: Request) -> bool:
+def names_amount(request: Request) -> bool:
+    """Say whether a request says how much, or which."""
     return bool(request.devices) or any(getattr(request, key) is not None for key in AMOUNTS)
 
 
