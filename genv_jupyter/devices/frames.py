@@ -29,6 +29,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Parent: read all devices, those of the indices in ``last`` after the others."""
 
     last: tuple[int, ...] = ()
+    details: bool = False
 
 
 class Touching(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -42,6 +43,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     driver_version: str | None
     count: int
+    cuda_version: int | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

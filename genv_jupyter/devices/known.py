@@ -27,6 +27,7 @@ class Round:
     count: int
     driver_version: str | None
     began: float = 0.0
+    cuda_version: int | None = None
     told: dict[int, Told] = field(default_factory=dict)
     complete: bool = False
 
@@ -39,6 +40,7 @@ class Known:
         self._devices: dict[str, DeviceReading] = {}
         self._count: int | None = None
         self._driver_version: str | None = None
+        self._cuda_version: int | None = None
 
     @property
     def any_lost(self) -> bool:
@@ -56,7 +58,12 @@ class Known:
     def stale(self, why: str | None) -> Inventory:
         """Return the last reading, as something that is not known to hold any more."""
         devices = tuple(_as(device, "unknown") for device in self._in_order())
-        return Inventory(devices=devices, driver_version=self._driver_version, trouble=why)
+        return Inventory(
+            devices=devices,
+            driver_version=self._driver_version,
+            cuda_version=self._cuda_version,
+            trouble=why,
+        )
 
     def combine(self, new: Round, why: str | None = None) -> Inventory:
         """Put a round into what is known, and return all of it.
@@ -68,7 +75,7 @@ class Known:
         why
             The sentence about what went wrong in it, if something did.
         """
-        self._driver_version = new.driver_version
+        self._driver_version, self._cuda_version = new.driver_version, new.cuda_version
         current: dict[str, DeviceReading] = {}
         nameless: list[str] = []
         for index in range(new.count):
@@ -87,6 +94,7 @@ class Known:
         return Inventory(
             devices=tuple(self._in_order()),
             driver_version=new.driver_version,
+            cuda_version=new.cuda_version,
             trouble=why or (nameless[0] if nameless else None),
         )
 

@@ -81,12 +81,14 @@ class NvmlSource(DeviceSource):
         self._retry_at: float | None = None
         self._retry_after = RETRY_SICK[0]
         self._closed = False
+        self._details = False
 
-    def read(self) -> Inventory:
+    def read(self, *, details: bool = False) -> Inventory:
         """Read all devices; see ``DeviceSource.read``."""
         until = time.monotonic() + self._deadline
         if not self._lock.acquire(timeout=self._deadline):
             return self._known.stale(trouble.BUSY)
+        self._details = details
         try:
             return self._read(until)
         except _Given as given:
@@ -229,9 +231,9 @@ class NvmlSource(DeviceSource):
     def _begin(self, child: Child) -> Round:
         opened = child.opened
         assert opened is not None, "a child becomes current by opening the driver"
-        child.send(frames.Ask(self._last))
-        self._progress = time.monotonic()
-        self._round = Round(opened.count, opened.driver_version, self._progress)
+        child.send(frames.Ask(self._last, self._details))
+        began = self._progress = time.monotonic()
+        self._round = Round(opened.count, opened.driver_version, began, opened.cuda_version)
         return self._round
 
     def _lose(self, child: Child, new: Round, why: str) -> Inventory:

@@ -10,6 +10,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import pynvml
 
 from genv_jupyter.devices import frames, trouble
 from genv_jupyter.devices.frames import Fault
+from genv_jupyter.devices.nvml_details import DetailsReader
 from genv_jupyter.devices.readings import Doubt, clean_memory, clean_text, clean_uuid, merge
 from genv_jupyter.devices.source import DeviceReading, ProcessKind, ProcessReading
 
@@ -60,6 +62,8 @@ class Driver:
         self._had_memory: set[str] = set()
         self._names: dict[int, str | None] = {}
         self._names_are_ours = _in_initial_pid_namespace()
+        self._details = DetailsReader(partial(_optional, _text))
+        self._details_wanted = False
 
     def open(self, skip: tuple[int, ...]) -> None:
         """Initialise NVML and attach every GPU, which may take seconds each."""
@@ -72,10 +76,12 @@ class Driver:
                 self._tell(frames.Touching(index))
                 self._attach(index)
         version = clean_text(_optional(pynvml.nvmlSystemGetDriverVersion))
-        self._tell(frames.Opened(version, self._count))
+        cuda = _optional(pynvml.nvmlSystemGetCudaDriverVersion)
+        self._tell(frames.Opened(version, self._count, cuda))
 
-    def read(self, last: tuple[int, ...]) -> None:
-        """Tell about every attached GPU."""
+    def read(self, last: tuple[int, ...], details: bool = False) -> None:
+        """Tell about every attached GPU, and on demand what is rarely asked."""
+        self._details_wanted = details
         indices = sorted(range(self._count), key=lambda index: (index in last, index))
         told: tuple[frames.Told, ...] = ()
         seen: dict[int, str | None] = {}
@@ -160,6 +166,7 @@ class Driver:
             processes=processes,
             compute_mode=None if mode is None else _COMPUTE_MODES.get(mode),
             health="unreliable" if doubt.raised else "ok",
+            details=self._details.read(handle, uuid) if self._details_wanted else None,
             **self._never_changing(handle, uuid),
             **place,
         )
@@ -286,7 +293,7 @@ def main() -> None:
     driver = Driver(lambda *messages: frames.write(out, *messages))
     for request in _requests():
         if isinstance(request, frames.Ask):
-            driver.read(request.last)
+            driver.read(request.last, request.details)
             continue
         try:
             driver.open(request.skip)

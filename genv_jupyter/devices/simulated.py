@@ -121,8 +121,8 @@ class SimulatedSource(DeviceSource):
             )
         return cls(devices)
 
-    def read(self) -> Inventory:
-        """Return what the devices are set to."""
+    def read(self, *, details: bool = False) -> Inventory:
+        """Return what the devices are set to; particulars they have none."""
         with self._lock:
             return Inventory(
                 devices=tuple(device.reading() for device in self.devices),

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from genv_jupyter.details import Details
 from genv_jupyter.model import DeviceKind, Health
 
 ProcessKind = Literal["compute", "graphics", "mps"]
@@ -51,6 +52,8 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
         ``default``, ``exclusive_process``, ``exclusive_thread`` or ``prohibited``.
     capability
         CUDA compute capability, such as ``(9, 0)``.
+    details
+        What is read only when asked for.
     """
 
     uuid: str
@@ -68,6 +71,7 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessReading, ...] | None = None
     compute_mode: str | None = None
     capability: tuple[int, int] | None = None
+    details: Details | None = None
 
     @property
     def memory_used(self) -> int | None:
@@ -80,6 +84,7 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
 class Inventory(Struct, frozen=True, kw_only=True):
     """All devices of a host at one moment, GPUs in index order, instances after their parents.
 
+    ``cuda_version`` is 1000 * major + 10 * minor of the newest CUDA that the driver can run.
     ``trouble`` is a sentence (cause, and cure) when the driver as a whole, or a device that
     cannot even be named, does not work.
     """
@@ -87,6 +92,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceReading, ...] = ()
     simulated: bool = False
     driver_version: str | None = None
+    cuda_version: int | None = None
     trouble: str | None = None
 
 
@@ -94,8 +100,8 @@ class DeviceSource(ABC):
     """Where readings come from."""
 
     @abstractmethod
-    def read(self) -> Inventory:
-        """Read all devices.
+    def read(self, *, details: bool = False) -> Inventory:
+        """Read all devices, and on demand what is rarely asked (``DeviceReading.details``).
 
         Synchronous and callable from any thread. It never raises and never takes longer than the
         source's deadline (2 s by default): what goes wrong is told in ``Inventory.trouble`` and in
