@@ -55,20 +55,21 @@ def test_attach_and_release_reach_a_running_kernel(broker_home: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("line", "code"),
+    ("line", "code", "status"),
     [
-        ("attach 1.5 -e x", "out_of_range"),
-        ("attach 0.5 -e 6d5d4f1e-0000-4000-8000-000000000001", "unknown_environment"),
-        ("attach 0.5", "bad_request"),
-        ("release -e ../../etc", "unknown_environment"),
+        ("attach 1.5 -e x", "out_of_range", 2),
+        ("attach 0.5 --gpus 1 -e x", "bad_request", 2),
+        ("attach 0.5 -e 6d5d4f1e-0000-4000-8000-000000000001", "unknown_environment", 1),
+        ("attach 0.5", "bad_request", 2),
+        ("release -e ../../etc", "unknown_environment", 1),
     ],
 )
-def test_errors_are_one_line_or_json(broker_home: Path, line: str, code: str) -> None:
+def test_errors_are_one_line_or_json(broker_home: Path, line: str, code: str, status: int) -> None:
     said = jupyter_gpu(*line.split())
-    assert said.returncode == 1
+    assert said.returncode == status
     assert said.stderr.startswith("Error: ") and said.stderr.count("\n") == 1
     as_json = jupyter_gpu(*line.split(), "--json")
-    assert as_json.returncode == 1
+    assert as_json.returncode == status
     body = json.loads(as_json.stdout)
     assert body["code"] == code and body["hint"]
 
@@ -80,4 +81,4 @@ def test_health_tells_scripts_of_a_driver_in_trouble(
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     health = jupyter_gpu("health")
     trouble = json.loads(jupyter_gpu("health", "--json").stdout)["driver"]
-    assert health.returncode == (2 if trouble else 0)
+    assert health.returncode == (3 if trouble else 0)
