@@ -17,6 +17,7 @@ import re
 import socket
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from genv_jupyter.isolation.processes import peer
@@ -94,14 +95,9 @@ class ControlDaemon:
             It cannot be started; the reason is said.
         """
         self._prepare()
-        # One after the other: of two that start at once each may remove the other's socket.
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with self._alone():
             if self.pid() is None:
                 self._start()
-        finally:
-            os.close(descriptor)
 
     def _start(self) -> None:
         status, said = self._run([self.program, "-d"], None, START_SECONDS)
@@ -238,12 +234,30 @@ class ControlDaemon:
         MpsError
             It does not know the command.
         """
-        status, said = self._run([self.program], f"{command}\n", seconds or ASK_SECONDS)
+        with self._alone():
+            status, said = self._run([self.program], f"{command}\n", seconds or ASK_SECONDS)
         if status != 0:
             raise MpsGone(said or "no MPS control daemon answers")
         if said.startswith("Unknown command"):
             raise MpsError(f"this version of MPS does not know {command.split()[0]!r}")
         return said
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others of ours away, in other processes too.
+
+        Of two daemons that start at once each may remove the other's socket; of two commands at
+        once one was seen to get no answer, or none with the other's effect.
+        """
+        try:
+            descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise MpsGone(f"there is no MPS control daemon: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _run(self, command: list[str], said: str | None, seconds: float) -> tuple[int, str]:
         try:
