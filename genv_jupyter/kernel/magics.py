@@ -99,6 +99,10 @@ class GpuMagics:
                 from genv_jupyter.kernel import watch
 
                 return watch.switch(session, on=not command.off)
+            case "panel":
+                from genv_jupyter.kernel import panel
+
+                return panel.show(session)
         return session.status()
 
     def _request(self, request: Request) -> Request:
