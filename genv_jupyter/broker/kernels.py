@@ -290,11 +290,11 @@ def _told(
 
 def _not_started(core: Core, row: EnvironmentRow, failure: str) -> str:
     """Say why a restart brought no process, and for how long its grants wait for another."""
-    said = f"The kernel did not start again: {failure[:_MAX_FAILURE].strip().rstrip('.')}."
-    if not core.books.grants.get(row.id):
-        return said
-    seconds = f"{core.policy.start_deadline:g} s"
-    return f"{said} Its grant is kept for {seconds}: restart the kernel before they are over."
+    said, cause = "The kernel did not start again.", failure[:_MAX_FAILURE].strip().rstrip(".")
+    if core.books.grants.get(row.id):
+        seconds = f"{core.policy.start_deadline:g} s"
+        said += f" Its grant is kept for {seconds}: restart it before they are over."
+    return f"{said} The cause: {cause}."
 
 
 def _pool_after(core: Core, server: str, row: EnvironmentRow, report: KernelReport) -> str | None:

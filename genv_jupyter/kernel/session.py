@@ -274,8 +274,8 @@ class Session:
             time.sleep(RESTART_SECONDS)
         except KeyboardInterrupt:  # the restart interrupts the running cell first
             raise Restarting(
-                "The kernel restarts now; the cells behind this one are not run. What is attached "
-                "is kept."
+                "Restarting: the cells behind this one are not run; run them when the kernel is "
+                "back."
             ) from None
         raise Conflict(
             f"The kernel was not restarted within {RESTART_SECONDS:.0f} s.",

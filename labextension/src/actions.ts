@@ -3,6 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ApiError, type GpuClient } from './api/client';
 import type { IRequest } from './api/types';
 import type { Busy, IRefusal } from './state';
+import type { Notebooks } from './notebooks';
 import type { GpuStore } from './store';
 
 /** What a user can do; refusals go into the store, where the panel shows them. */
@@ -10,6 +11,7 @@ export class GpuActions {
   constructor(
     private readonly client: GpuClient,
     private readonly store: GpuStore,
+    private readonly notebooks: Notebooks,
     private readonly trans: TranslationBundle
   ) {}
 
@@ -31,13 +33,14 @@ export class GpuActions {
     }
     const { trans } = this;
     const agreed = await this.ask(
+      id,
       trans.__('Restart the kernel to attach?'),
       `${late.message} ${trans.__('After a restart the kernel sees what you asked for.')}`
     );
     if (agreed) {
       await this.run(id, 'restart', async () => {
         await this.client.attach(id, request, { restart: true });
-        await this.client.restart(id);
+        await this.replace(id);
       });
     }
   }
@@ -50,19 +53,53 @@ export class GpuActions {
   async restart(id: string): Promise<void> {
     const { trans } = this;
     const agreed = await this.ask(
+      id,
       trans.__('Restart the kernel?'),
       trans.__('What was granted is kept.')
     );
     if (agreed) {
-      await this.run(id, 'restart', () => this.client.restart(id));
+      await this.run(id, 'restart', () => this.replace(id));
     }
   }
 
-  private async ask(title: string, body: string): Promise<boolean> {
+  /** Replace the process, the JupyterLab of this page knowing of it where it can. */
+  private async replace(id: string): Promise<void> {
+    if (!(await this.notebooks.restart(id))) {
+      await this.client.restart(id);
+    }
+  }
+
+  /** What a restart would break off, in words; null while the kernel is idle. */
+  private loss(id: string): string | null {
     const { trans } = this;
+    const running = this.notebooks.running(id);
+    if (!running) {
+      const state = this.store.state.environments.get(id)?.kernel_state;
+      return state === 'busy'
+        ? trans.__('The kernel is busy: what it computes now is lost.')
+        : null;
+    }
+    const cell = trans.__(
+      'A cell is running (%1): it is broken off, and what it has computed is lost.',
+      running.cell
+    );
+    if (!running.behind) {
+      return cell;
+    }
+    const behind = trans._n(
+      'One cell waits behind it and will not run.',
+      '%1 cells wait behind it and will not run.',
+      running.behind
+    );
+    return `${cell} ${behind}`;
+  }
+
+  private async ask(id: string, title: string, body: string): Promise<boolean> {
+    const { trans } = this;
+    const lost = trans.__('All variables of the kernel will be lost.');
     const result = await showDialog({
       title,
-      body: `${body} ${trans.__('All variables of the kernel will be lost.')}`,
+      body: [this.loss(id), body, lost].filter(one => one).join(' '),
       buttons: [
         Dialog.cancelButton({ label: trans.__('Cancel') }),
         Dialog.warnButton({ label: trans.__('Restart') })

@@ -1,8 +1,9 @@
 import { commands } from './plugins/commands';
 import { gpu } from './plugins/gpu';
+import { restarts } from './plugins/restarts';
 import { sidebar } from './plugins/sidebar';
 import { statusbar } from './plugins/statusbar';
 import { toolbar } from './plugins/toolbar';
 
 export { IGpu } from './tokens';
-export default [gpu, sidebar, toolbar, statusbar, commands];
+export default [gpu, sidebar, toolbar, statusbar, commands, restarts];

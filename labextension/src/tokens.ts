@@ -2,6 +2,7 @@ import { Token } from '@lumino/coreutils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { GpuActions } from './actions';
 import type { CurrentNotebook } from './current';
+import type { Notebooks } from './notebooks';
 import type { GpuStore } from './store';
 
 /** What all plugins of this package share. */
@@ -9,6 +10,7 @@ export interface IGpu {
   readonly store: GpuStore;
   readonly actions: GpuActions;
   readonly current: CurrentNotebook;
+  readonly notebooks: Notebooks;
   readonly trans: TranslationBundle;
   /** Connect again now. */
   retry(): void;

@@ -123,6 +123,17 @@ export function summary(
   return held.length > 1 ? `${held.length} × ${each}` : each;
 }
 
+/** Whether a kernel's process is being replaced, or could not be. */
+export function replacing(
+  environment: IEnvironment
+): 'restarting' | 'failed' | null {
+  const { state, kernel_state } = environment;
+  if (state !== 'held') {
+    return null;
+  }
+  return kernel_state === 'dead' ? 'failed' : 'restarting';
+}
+
 /** What the running process does not know yet. */
 export function missing(
   environment: IEnvironment

@@ -53,4 +53,6 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page.on("pageerror", lambda error: errors.append(f"{error}\n{error.stack or ''}"))
     yield page
     page.close()
-    assert not [error for error in errors if "/genv-jupyter/" in error]
+    # A restart breaks off requests of JupyterLab's own, whoever has asked for it.
+    ours = [error for error in errors if not error.startswith("Canceled future")]
+    assert not [error for error in ours if "/genv-jupyter/" in error]

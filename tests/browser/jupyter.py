@@ -134,13 +134,20 @@ class Jupyter:
         reset = "&reset" if app == "lab/tree" else ""
         return f"{self.url}/{app}/{notebook}?token={TOKEN}{reset}"
 
-    def notebook(self, name: str, *cells: str) -> str:
+    def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
         """Write a notebook with these cells; return its name."""
         book = new_notebook(
             cells=[new_code_cell(cell) for cell in cells],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+            metadata={"kernelspec": {"name": kernel, "display_name": kernel}},
         )
         nbformat.write(book, self.notebooks / name)
+        return name
+
+    def kernelspec(self, name: str, *argv: str, language: str = "python") -> str:
+        """Install a kernelspec; return its name."""
+        spec = self.home.parent / "path" / "kernels" / name / "kernel.json"
+        spec.parent.mkdir(parents=True)
+        spec.write_text(json.dumps({"argv": argv, "display_name": name, "language": language}))
         return name
 
     def call(self, method: str, path: str, body: Any = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -18,6 +19,7 @@ class Notebook:
     """A notebook, open in JupyterLab or in Notebook 7."""
 
     panel_id = "genv-jupyter-panel"
+    RUN_ALL = "notebook:run-all-cells"
 
     def __init__(self, page: Page, jupyter: Jupyter, name: str) -> None:
         self.page = page
@@ -46,6 +48,11 @@ class Notebook:
     @property
     def refusal(self) -> Locator:
         return self.notebook.get_by_role("alert")
+
+    @property
+    def toast(self) -> Locator:
+        """What is said in a corner of the window, of our subjects."""
+        return self.page.locator(".Toastify__toast").filter(has_text=self.name)
 
     def show(self) -> None:
         """Open the panel by the button."""
@@ -87,6 +94,10 @@ class Notebook:
         expect(prompt).not_to_have_text(before)
         self.finished(cell)
 
+    def run_all(self) -> None:
+        """Run all cells, and do not wait for them."""
+        self.command(self.RUN_ALL)
+
     def finished(self, cell: int) -> None:
         """Wait until a cell is done."""
         prompt = self.cell(cell).locator(".jp-InputPrompt")
@@ -126,11 +137,15 @@ class Notebook:
         light = str(name == "light").lower()
         expect(self.page.locator(f"body[data-jp-theme-light={light}]")).to_be_attached()
 
-    def shoot(self, name: str, *, themes: tuple[str, ...] = ()) -> None:
-        """Keep a picture of the page, as it is or in each of the themes, for people to look at."""
+    def shoot(self, name: str, *, themes: tuple[str, ...] = (), toasts: bool = False) -> None:
+        """Keep a picture of the page, as it is or in each of the themes, for people to look at.
+
+        ``toasts``: keep what closes by itself; its time is an animation, that a picture ends.
+        """
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         if not themes:
-            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", animations="disabled")
+            animations: Literal["allow", "disabled"] = "allow" if toasts else "disabled"
+            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", animations=animations)
         for theme in themes:
             self.theme(theme)
             self.page.screenshot(path=SCREENSHOTS / f"{name}-{theme}.png", animations="disabled")

@@ -26,7 +26,8 @@ def test_a_restart_that_fails_is_told_and_its_grant_kept_until_the_deadline(desk
     desk.tick(50)
     failed = desk.tell(kernel.id, kernel_state="dead", failure="No such file: 'python'")
     assert failed.kernel_state == "dead"
-    assert failed.reason is not None and "No such file: 'python'. Its grant" in failed.reason
+    assert failed.reason is not None and "The cause: No such file: 'python'." in failed.reason
+    assert "kept for 60 s" in failed.reason
     desk.tick(59)  # a minute from the failure on, not from the start before it
     assert kernel.devices == [desk.device(0)]
     desk.tick(2)

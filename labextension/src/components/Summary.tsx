@@ -2,8 +2,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 import { gpuIcon } from '../icons';
 import type { ITarget } from '../kernel';
+import type { IEnvironment } from '../api/types';
 import type { IState } from '../state';
-import { missing, summary } from '../view';
+import { missing, replacing, summary } from '../view';
 
 export interface ISummaryProps {
   state: IState;
@@ -25,14 +26,13 @@ export function Summary(props: ISummaryProps): JSX.Element | null {
   }
   const mode = environment.grants.some(grant => grant.state === 'draining')
     ? 'draining'
-    : missing(environment)
+    : missing(environment) || replacing(environment)
       ? 'late'
       : environment.grants.length
         ? 'held'
         : 'none';
-  const late = missing(environment) === 'restart';
   const text = trans.__('GPU: %1', summary(environment, trans));
-  const said = late ? trans.__('%1, at restart', text) : text;
+  const said = qualified(environment, text, trans);
   const simulated = state.devices.some(device => device.simulated);
   return (
     <button
@@ -50,4 +50,25 @@ export function Summary(props: ISummaryProps): JSX.Element | null {
       <span className="jp-Genv-buttonText">{said}</span>
     </button>
   );
+}
+
+/** Add to what a notebook has what keeps its process from having it. */
+function qualified(
+  environment: IEnvironment,
+  text: string,
+  trans: TranslationBundle
+): string {
+  if (!environment.grants.length) {
+    return text;
+  }
+  switch (replacing(environment)) {
+    case 'restarting':
+      return trans.__('%1, restarting', text);
+    case 'failed':
+      return trans.__('%1, not started', text);
+    default:
+      return missing(environment) === 'restart'
+        ? trans.__('%1, at restart', text)
+        : text;
+  }
 }

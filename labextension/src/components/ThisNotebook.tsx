@@ -3,7 +3,7 @@ import React from 'react';
 import type { IDevice, IEnvironment, IRequest } from '../api/types';
 import type { ITarget } from '../kernel';
 import type { Busy, IRefusal } from '../state';
-import { amount, deviceLabel, missing } from '../view';
+import { amount, deviceLabel, missing, replacing } from '../view';
 import { Attach } from './Attach';
 import { GrantState, Swatch } from './GrantState';
 import { Prose } from './Prose';
@@ -169,6 +169,13 @@ function State(
       {label}
     </button>
   );
+  if (replacing(environment) === 'failed') {
+    return (
+      <Note action={button(trans.__('Restart'))}>
+        <Prose text={environment.reason ?? ''} />
+      </Note>
+    );
+  }
   if (draining) {
     const alive = environment.cuda !== 'not_initialized';
     return (

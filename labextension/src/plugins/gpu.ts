@@ -8,6 +8,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { GpuActions } from '../actions';
 import { GpuClient } from '../api/client';
 import { CurrentNotebook } from '../current';
+import { Notebooks } from '../notebooks';
 import { GpuStore } from '../store';
 import { EventStream } from '../stream';
 import { IGpu } from '../tokens';
@@ -31,9 +32,10 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
     const client = new GpuClient(app.serviceManager.serverSettings);
     const store = new GpuStore();
     const stream = new EventStream(client, store);
-    const actions = new GpuActions(client, store, trans);
+    const notebooks = new Notebooks(tracker);
+    const actions = new GpuActions(client, store, notebooks, trans);
     const current = new CurrentNotebook(tracker);
-    for (const part of [stream, store, current]) {
+    for (const part of [stream, store, current, notebooks]) {
       alive.add(part);
     }
     void app.started.then(() => stream.connect());
@@ -41,6 +43,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
       store,
       actions,
       current,
+      notebooks,
       trans,
       retry: () => void stream.connect()
     };
