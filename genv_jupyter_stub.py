@@ -21,7 +21,11 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """Makes ``torch.cuda.is_available()`` ask NVML. Otherwise it asks CUDA's runtime, which remembers
 for the life of the process that it found no device, and never sees what is attached later."""
 
+LIMIT = "GENV_JUPYTER_MEMORY_LIMIT"
+
 FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "numba.cuda")
+LIMITED = ("torch", "tensorflow", "jax", "cupy", "rmm", "vllm")
+"""What is told of the memory limit when it is imported (``genv_jupyter.kernel.frameworks``)."""
 
 
 class Stub:
@@ -53,8 +57,12 @@ class Stub:
         self.remembering: list[str] = []
         shell.register_magic_function(self.gpu, "line", "gpu")
         shell.events.register("post_run_cell", self.after_cell)
-        if managed and self.on_import != "off":
+        self.watching = managed and self.on_import != "off"
+        if self.watching:
             sys.meta_path.insert(0, self)
+        if LIMIT in os.environ:
+            for line in self.follow():
+                say(f"GPU: {line}")
         if self.notice:
             shell.events.register("pre_run_cell", self.first_cell)
 
@@ -74,22 +82,23 @@ class Stub:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Finder of ``sys.meta_path``: find a framework as the others do, and say a word first."""
-        if name not in FRAMEWORKS:
+        if name not in FRAMEWORKS and name not in LIMITED:
             return None
         for finder in sys.meta_path:
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
-                    self.imported(name)
-                    return spec
+                    if name in FRAMEWORKS:
+                        self.imported(name)
+                    return self.limited(name, spec)
         return None  # not installed: nothing will run on a CPU by mistake
 
     def imported(self, framework: str) -> None:
         """Say that GPUs are hidden, or attach the default request; once, and only while hidden."""
-        if os.environ.get(VISIBLE) != "" or self.expected != "":
+        if not self.watching or os.environ.get(VISIBLE) != "" or self.expected != "":
             return
+        self.watching = False
         try:
-            sys.meta_path.remove(self)
             if self.on_import == "attach":
                 from genv_jupyter.kernel.session import attach_for
 
@@ -102,6 +111,31 @@ class Stub:
             )
         except Exception as error:  # the import of a framework must not fail because of us
             say(f"GPU: nothing was attached for {framework}, it will run on the CPU. {error}")
+
+    def limited(self, name: str, spec: Any) -> Any:
+        """Return a framework's spec, with a hook behind its import where memory is limited."""
+        if LIMIT not in os.environ or name not in LIMITED:
+            return spec
+        try:
+            from genv_jupyter.kernel.frameworks import hooked
+
+            return hooked(name, spec)
+        except Exception as error:  # the import of a framework must not fail because of us
+            say(f"GPU: {name} was not told of the memory that is attached here. {error}")
+            return spec
+
+    def follow(self) -> list[str]:
+        """Have frameworks keep to the limit that the variables name now; return what to say."""
+        if LIMIT not in os.environ and "genv_jupyter.kernel.frameworks" not in sys.modules:
+            return []  # there never was one
+        try:
+            from genv_jupyter.kernel import frameworks
+
+            if self not in sys.meta_path:
+                sys.meta_path.insert(0, self)
+            return frameworks.follow()
+        except Exception as error:  # the kernel starts, and what was attached stays attached
+            return [f"Frameworks were not told of the memory that is attached here. {error}"]
 
     def after_cell(self, result: Any = None) -> None:
         """Say what an error of a GPU's memory means, and once that a cell has overwritten

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from genv_jupyter.broker.core import Core
-from genv_jupyter.isolation.environ import environ_of, limits_of
+from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import (
     Applied,
@@ -127,12 +127,24 @@ def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
         grants = list(core.books.grants_of(row.previous))
     server = core.books.servers.get(row.server) if row.server else None
     pool = row.pool if row.pool is not None or server is None else server.pool
+    granted = [grant for grant in grants if grant.state == "granted"]
     return environ_of(
         row.id,
-        [grant.device for grant in grants if grant.state == "granted"],
+        [grant.device for grant in granted],
         hide=row.unattached == "hide",
         pool=pool,
+        caps={
+            grant.device: Cap(grant.memory, _total(core, grant.device))
+            for grant in granted
+            if not grant.exclusive
+        },
     )
+
+
+def _total(core: Core, uuid: str) -> int | None:
+    """Return what a process will see a device to have: all of it, or of the broker's partition."""
+    usage = core.usage.get(uuid)
+    return None if usage is None else usage.reading.memory_total
 
 
 def request_of(row: EnvironmentRow) -> Request | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from genv_jupyter.isolation.caps import LIMIT, TOTAL
 from genv_jupyter.model import Limit, Limits
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
@@ -16,8 +18,20 @@ NO_MPS = "/nonexistent/genv-jupyter"
 anybody, and CUDA would silently join whatever daemon listens there. Nobody can create this one."""
 
 
+class Cap(NamedTuple):
+    """Bytes of a device that a process may use, and that it has (``None``: not told)."""
+
+    memory: int
+    total: int | None
+
+
 def environ_of(
-    environment: str, devices: Sequence[str], *, hide: bool, pool: str | None
+    environment: str,
+    devices: Sequence[str],
+    *,
+    hide: bool,
+    pool: str | None,
+    caps: Mapping[str, Cap] | None = None,
 ) -> dict[str, str | None]:
     """Compute what to set (and, with ``None``, to unset) in the process of an environment.
 
@@ -29,15 +43,42 @@ def environ_of(
         Without a grant: whether every device is hidden, or the pool is visible.
     pool
         The ``CUDA_VISIBLE_DEVICES`` that was there before us.
+    caps
+        Of the devices that are granted in part. What frameworks make of them is decided where the
+        process is (``isolation.caps``).
     """
+    limits = _limits(devices, caps or {})
     if devices:
         return {
             MARKER: environment,
             VISIBLE: ",".join(devices),
             ORDER: "PCI_BUS_ID",
             MPS_PIPE: NO_MPS,
+            **limits,
         }
-    return {MARKER: environment, VISIBLE: "" if hide else pool, ORDER: None, MPS_PIPE: None}
+    visible = "" if hide else pool
+    return {MARKER: environment, VISIBLE: visible, ORDER: None, MPS_PIPE: None, **limits}
+
+
+def _limits(devices: Sequence[str], caps: Mapping[str, Cap]) -> dict[str, str | None]:
+    if not any(device in caps for device in devices):
+        return {LIMIT: None, TOTAL: None}
+    found = [caps.get(device) for device in devices]
+    return {
+        LIMIT: ",".join("" if cap is None else str(cap.memory) for cap in found),
+        TOTAL: ",".join(str(cap.total) if cap is not None and cap.total else "" for cap in found),
+    }
+
+
+def caps_in(environ: Mapping[str, str | None]) -> dict[str, Cap]:
+    """Return the caps that an environment's variables tell of."""
+    names = (environ.get(name) or "" for name in (VISIBLE, LIMIT, TOTAL))
+    rows = zip(*(text.split(",") for text in names), strict=False)
+    return {
+        device: Cap(int(memory), int(total) if total else None)
+        for device, memory, total in rows
+        if memory
+    }
 
 
 def limits_of(*, compute: int | None, exclusive: bool, simulated: bool) -> Limits:
@@ -54,10 +95,11 @@ def limits_of(*, compute: int | None, exclusive: bool, simulated: bool) -> Limit
         whole = Limit(strength="none", verified=None, reason="The whole device is granted.")
         return Limits(memory=whole, compute=whole, devices=devices)
     memory = Limit(
-        strength="none",
+        strength="cooperative",
         verified=None,
-        reason="Kept in the books: nobody else is promised this memory. The process is not "
-        "stopped from using more.",
+        reason="PyTorch, JAX and CuPy are told to stay below it by variables, TensorFlow and RMM "
+        "by hooks where genv-jupyter is installed in the kernel. Each counts for itself; what "
+        "else uses the device is not stopped.",
     )
     ceiling = Limit(
         strength="none",

@@ -1,8 +1,8 @@
 """Setting the variables of a grant inside a living process, and asking whether it is too late.
 
-Standard library only, and no syntax newer than Python 3.8: the server sends this very file to
-kernels of other Python environments, where nothing of ours is installed. Nothing here initialises
-CUDA, or even loads its library.
+Standard library only, and no syntax newer than Python 3.8: the server sends this very file, behind
+``caps.py``, to kernels of other Python environments, where nothing of ours is installed. Nothing
+here initialises CUDA, or even loads its library.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ import os
 import sys
 from typing import Any, Mapping  # noqa: UP035 (Python 3.8 runs this too)
 
+from genv_jupyter.isolation.caps import LIMIT, TOTAL, installed, settle
+
+_NOT_SENT = (
+    "from __future__ import annotations\n",
+    "from genv_jupyter.isolation.caps import LIMIT, TOTAL, installed, settle\n",
+)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NOT_INITIALIZED = 3
 _REMEMBERING = ("jax", "tensorflow")
@@ -89,13 +95,15 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     dict
         ``cuda`` as ``cuda_state``; ``applied``: ``live``, or ``at_restart`` when the values differ
         and CUDA would not see them; ``visible``: what ``CUDA_VISIBLE_DEVICES`` is now;
-        ``stubborn``: as ``stubborn`` says, before the change.
+        ``stubborn``: as ``stubborn`` says, before the change; ``told``: what was said to frameworks
+        that hold memory already, one sentence each.
     """
     cuda = cuda_state()
     remembering = stubborn()
     changed = {name: value for name, value in environ.items() if os.environ.get(name) != value}
+    devices = {name: value for name, value in changed.items() if name not in (LIMIT, TOTAL)}
     applied = "live"
-    if changed and cuda == "initialized" and not _only_edited(changed):
+    if devices and cuda == "initialized" and not _only_edited(devices):
         applied = "at_restart"
     else:
         for name, value in changed.items():
@@ -111,12 +119,24 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
         stub.expected, stub.told = environ[_VISIBLE], False
         if _VISIBLE in changed:
             stub.remembering = remembering
+    told = []
+    if applied == "live" and LIMIT in environ:
+        told = _keep_to_cap(stub)
     return {
         "cuda": cuda,
         "applied": applied,
         "visible": os.environ.get(_VISIBLE),
         "stubborn": remembering,
+        "told": told,
     }
+
+
+def _keep_to_cap(stub: Any) -> list[str]:
+    """Tell frameworks what memory they may take now: by hooks too where our stub is."""
+    if hasattr(stub, "follow"):
+        return list(stub.follow())
+    settle(os.environ, installed())
+    return []
 
 
 def _only_edited(changed: Mapping[str, str | None]) -> bool:
@@ -216,5 +236,10 @@ def expression(environ: Mapping[str, str | None] | None) -> str:
 def __getattr__(name: str) -> str:
     if name == "SNIPPET":
         with open(__file__, encoding="utf-8") as file:  # noqa: PTH123 (no import for one read)
-            return file.read()
+            text = file.read()
+        for line in _NOT_SENT:
+            text = text.replace(line, "", 1)
+        caps = os.path.join(os.path.dirname(__file__), "caps.py")  # noqa: PTH118, PTH120
+        with open(caps, encoding="utf-8") as file:  # noqa: PTH123
+            return file.read() + text
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

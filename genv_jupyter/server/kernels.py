@@ -17,7 +17,7 @@ from jupyter_server.services.sessions.handlers import SessionHandler
 from tornado import web
 
 from genv_jupyter.errors import GpuError
-from genv_jupyter.isolation.environ import environ_of
+from genv_jupyter.isolation.environ import caps_in, environ_of
 from genv_jupyter.model import Cuda, Environment, Event, KernelState, Want
 from genv_jupyter.server.applier import PROBE_SECONDS, Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
@@ -225,7 +225,9 @@ class ServerHost(Host):
             if grant.state == "granted" and device is not None and grant.device != device
         ]
         pool = kernel.pool if kernel.pool is not None else self.reports.link.pool
-        hidden = environ_of(kernel.id, left, hide=kernel.unattached == "hide", pool=pool)
+        caps = caps_in(environment.environ or {})
+        hide = kernel.unattached == "hide"
+        hidden = environ_of(kernel.id, left, hide=hide, pool=pool, caps=caps)
         outcome = await self.applier.ask(kernel.id, hidden, PROBE_SECONDS)
         return "unknown" if outcome is None else outcome.cuda
 

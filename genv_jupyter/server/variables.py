@@ -8,6 +8,7 @@ import msgspec
 
 from genv_jupyter.demand import demand_of
 from genv_jupyter.errors import BadRequest
+from genv_jupyter.isolation import caps
 from genv_jupyter.isolation.environ import MARKER, ORDER, VISIBLE
 from genv_jupyter.isolation.inherited import COMMAND, POOL
 from genv_jupyter.model import Request
@@ -19,6 +20,7 @@ NOTICE = "GENV_JUPYTER_NOTICE"
 
 _PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
 _PER_KERNEL = (MARKER, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE)
+_CAPS = (caps.LIMIT, caps.TOTAL)
 
 Variables = dict[str, str | None]
 """What to set, and with ``None`` to unset."""
@@ -63,7 +65,8 @@ def put(
     What the environment has of another kernel's (the server itself may have been started in one)
     goes. ``ours`` is this process's environment: the kernel must find the same broker.
     """
-    for name in _PER_KERNEL:
+    caps.restore(env)
+    for name in _PER_KERNEL + _CAPS:
         env.pop(name, None)
     for name in _PASSED_ON:
         if name in ours:
@@ -73,6 +76,8 @@ def put(
             env.pop(name, None)
         else:
             env[name] = value
+    # Which frameworks its Python has, and so the rest, our stub in the kernel finds out.
+    caps.settle(env, {})
 
 
 def build_request(parts: Mapping[str, object]) -> Request | None:

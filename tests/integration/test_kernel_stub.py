@@ -74,7 +74,7 @@ def test_no_notice_once_something_is_attached(
 ) -> None:
     with Kernel(tmp_path, {**HIDDEN, **frameworks}) as kernel:
         assert kernel.run("%gpu attach 0.5").ok
-        assert kernel.run("import torch, jax").stderr == ""
+        assert "hidden" not in kernel.run("import torch, jax").stderr
         assert kernel.value(VISIBLE).startswith("GPU-")
 
 
