@@ -24,7 +24,10 @@ LEFT_BEHIND = (
 )
 SETTLE_AGE = 0.1
 """Seconds for which a reading tells whether a device is left; the housekeeper has just read."""
-UNCONFIRMED = "Waiting for the kernel to confirm that it has let go of the device."
+UNCONFIRMED = (
+    "Being watched: the device is free once the kernel says that it has let go of it, or once "
+    "nothing of the kernel has used it for some seconds."
+)
 
 
 def proof_of(row: EnvironmentRow, cuda: Cuda) -> Cuda:
