@@ -17,6 +17,7 @@ MARKER = "GENV_JUPYTER_ENVIRONMENT"
 UNATTACHED = "GENV_JUPYTER_UNATTACHED"
 ON_IMPORT = "GENV_JUPYTER_ON_IMPORT"
 NOTICE = "GENV_JUPYTER_NOTICE"
+PROGRAMS = "GENV_JUPYTER_PROGRAMS"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """Makes ``torch.cuda.is_available()`` ask NVML. Otherwise it asks CUDA's runtime, which remembers
 for the life of the process that it found no device, and never sees what is attached later."""
@@ -48,6 +49,8 @@ class Stub:
         # Taken out: an IPython that is started from here must not hide what is attached by then.
         if os.environ.pop(UNATTACHED, None) == "hide":
             os.environ[VISIBLE] = ""
+            if PROGRAMS in os.environ:  # nvidia-smi sees what this kernel sees: nothing
+                os.environ["PATH"] = f"{os.environ[PROGRAMS]}:{os.environ.get('PATH', os.defpath)}"
         if managed and os.environ.get(VISIBLE) == "":
             os.environ.setdefault(NVML_CHECK, "1")
         self.on_import = os.environ.pop(ON_IMPORT, "notice")
@@ -55,7 +58,7 @@ class Stub:
         self.expected = os.environ.get(VISIBLE) if managed else None
         self.told = False
         self.remembering: list[str] = []
-        shell.register_magic_function(self.gpu, "line", "gpu")
+        shell.register_magic_function(self.gpu, "line_cell", "gpu")
         shell.events.register("post_run_cell", self.after_cell)
         self.watching = managed and self.on_import != "off"
         if self.watching:
@@ -66,7 +69,7 @@ class Stub:
         if self.notice:
             shell.events.register("pre_run_cell", self.first_cell)
 
-    def gpu(self, line: str) -> Any:
+    def gpu(self, line: str, cell: str | None = None) -> Any:
         """Attach GPUs to this kernel: ``%gpu`` shows what it has, ``%gpu help`` how to use it."""
         try:
             from genv_jupyter.kernel.magics import load_ipython_extension
@@ -78,6 +81,8 @@ class Stub:
                 "here, and restart the kernel."
             ) from error
         load_ipython_extension(self.shell)
+        if cell is not None:
+            return self.shell.find_cell_magic("gpu")(line, cell)
         return self.shell.find_line_magic("gpu")(line)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:

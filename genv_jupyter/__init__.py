@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from genv_jupyter.api.client import Client
+    from genv_jupyter.kernel.turn import turn
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "__version__", "turn"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from genv_jupyter.api.client import Client
 
         return Client
+    if name == "turn":
+        from genv_jupyter.kernel.turn import turn
+
+        return turn
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

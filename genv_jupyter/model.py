@@ -207,6 +207,35 @@ class Device(Struct, frozen=True, kw_only=True):
     unattributed_memory: int | None
 
 
+class TurnPlace(Struct, frozen=True, kw_only=True):
+    """Who is ahead in the line for a turn: who has it, or waits for it, since when.
+
+    ``environment`` is ``None`` for a process that cannot be named.
+    """
+
+    environment: str | None
+    user: str
+    name: str | None
+    state: Literal["holding", "waiting"]
+    since: Time
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """One line of the answer to ``POST environments/{id}/turn``.
+
+    ``waiting`` until it is ``yours``; or ``late``, when ``timeout`` has passed, and the answer
+    ends. ``since`` is when it came, or when the waiting began. ``devices`` is empty where there is
+    nothing to wait for. Whoever has the turn holds a POSIX lock (``fcntl``) on each of ``locks``,
+    if any are named, until it is over.
+    """
+
+    state: Literal["waiting", "yours", "late"]
+    devices: tuple[str, ...]
+    since: Time
+    ahead: tuple[TurnPlace, ...] = ()
+    locks: tuple[str, ...] = ()
+
+
 class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of ``PUT servers/{id}``: a Jupyter server tells about itself.
 

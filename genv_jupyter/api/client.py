@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -14,7 +15,14 @@ import msgspec
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
-from genv_jupyter.api.connection import BROKEN, Connection, EventStream, refusal, unreachable
+from genv_jupyter.api.connection import (
+    BROKEN,
+    Connection,
+    EventStream,
+    Stream,
+    refusal,
+    unreachable,
+)
 from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.model import (
     BrokerHealth,
@@ -32,6 +40,8 @@ from genv_jupyter.model import (
 
 T = TypeVar("T")
 Query = Mapping[str, str | None]
+TURN_SILENCE = 20.0
+"""Seconds: a broker tells those who wait every five seconds how they stand."""
 
 
 class Client:
@@ -191,7 +201,27 @@ class Client:
             raise unreachable(error) from error
         pairs = {"since": None if since is None else str(since), "server": server}
         query = urlencode({key: value for key, value in pairs.items() if value is not None})
-        return EventStream(sock, f"/v1/events?{query}")
+        return EventStream(sock, "GET", f"/v1/events?{query}")
+
+    def turn(
+        self, environment: str, *, timeout: float | None = None, since: datetime | None = None
+    ) -> Stream:
+        """Get in line for the turn on an environment's shared devices: lines of ``Turn``.
+
+        The turn, or the place in line, lasts until the stream is closed or this process ends.
+        ``genv_jupyter.turn`` is what programs use.
+        """
+        try:
+            sock = self._connect()
+        except OSError as error:
+            raise unreachable(error) from error
+        pairs = {
+            "timeout": None if timeout is None else str(max(1, round(timeout))),
+            "since": None if since is None else since.isoformat(),
+        }
+        query = urlencode({key: value for key, value in pairs.items() if value is not None})
+        target = f"/v1/{_path('environments', environment, 'turn')}?{query}"
+        return Stream(sock, "POST", target, TURN_SILENCE)
 
     def close(self) -> None:
         """Close the connection of the calling thread."""

@@ -100,17 +100,25 @@ def _read_head(text: str) -> tuple[int, dict[str, str]]:
         raise http.client.BadStatusLine(first[:64]) from None
 
 
-class EventStream(Iterator[Event]):
-    """The broker's events, one by one; ``close`` may be called from another thread."""
+class Stream:
+    """Lines of an answer that does not end; ``close`` may be called from another thread.
 
-    def __init__(self, sock: socket.socket, target: str) -> None:
+    Parameters
+    ----------
+    silence
+        Seconds after which a broker that says nothing is taken for dead; ``None``: it may.
+    """
+
+    def __init__(
+        self, sock: socket.socket, method: str, target: str, silence: float | None = None
+    ) -> None:
         self._connection = _StreamConnection(sock)
         try:
-            self._connection.request("GET", target, headers={"Genv-Jupyter-Version": __version__})
+            self._connection.request(method, target, headers={"Genv-Jupyter-Version": __version__})
             self._response = self._connection.getresponse()
             if self._response.status >= 400:
                 raise refusal(self._response.read(), self._response.status)
-            sock.settimeout(None)
+            sock.settimeout(silence)
         except (*BROKEN, OSError) as error:
             self._connection.close()
             raise unreachable(error) from error
@@ -118,14 +126,8 @@ class EventStream(Iterator[Event]):
             self._connection.close()
             raise
 
-    def __next__(self) -> Event:
-        line = self.read_line()
-        if not line:
-            raise StopIteration
-        return msgspec.json.decode(line, type=Event)
-
     def read_line(self) -> bytes:
-        """Return the next event as JSON text; empty when the stream has ended."""
+        """Return the next line of JSON text; empty when the stream has ended."""
         try:
             return self._response.readline()
         except (*BROKEN, OSError, ValueError, AttributeError):
@@ -138,6 +140,16 @@ class EventStream(Iterator[Event]):
             with contextlib.suppress(OSError):  # the broker closed it first
                 sock.shutdown(socket.SHUT_RDWR)
         self._connection.close()
+
+
+class EventStream(Stream, Iterator[Event]):
+    """The broker's events, one by one."""
+
+    def __next__(self) -> Event:
+        line = self.read_line()
+        if not line:
+            raise StopIteration
+        return msgspec.json.decode(line, type=Event)
 
 
 class _StreamConnection(http.client.HTTPConnection):

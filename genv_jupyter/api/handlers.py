@@ -35,7 +35,9 @@ from genv_jupyter.model import (
     Principal,
     Request,
     ServerReport,
+    Time,
 )
+from genv_jupyter.units import parse_duration
 
 if TYPE_CHECKING:
     from genv_jupyter.broker.service import Broker
@@ -56,6 +58,11 @@ class Host(Protocol):
 
     async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
         """Write events until the caller leaves."""
+
+    async def turn(
+        self, handler: Verbs, environment: str, since: float | None, timeout: float | None
+    ) -> None:
+        """Tell a caller of its turn until that is over."""
 
     def leave(self, version: str) -> bool:
         """Make way for a newer version; say whether it is newer."""
@@ -117,6 +124,18 @@ class Verbs(web.RequestHandler):
         raise BadRequest(
             f"cuda={value[:32]!r} is not known.", hint=f"Say one of {', '.join(_CUDA)}."
         )
+
+    def time(self, name: str) -> float | None:
+        """Read a point in time, as seconds since the epoch."""
+        value = self.get_query_argument(name, None)
+        if value is None:
+            return None
+        try:
+            return msgspec.convert(value, Time).timestamp()
+        except (msgspec.ValidationError, OverflowError):
+            raise BadRequest(
+                f"{name}={value[:32]!r} is no time.", hint="Write it as RFC 3339 has it, with Z."
+            ) from None
 
     def flag(self, name: str) -> bool:
         """Read a yes-or-no query argument."""
@@ -256,6 +275,13 @@ class RestartHandler(Verbs):
         await self.answer(lambda: self.host.broker.restart(self.caller, environment), 202)
 
 
+class TurnHandler(Verbs):
+    async def post(self, environment: str) -> None:
+        since, timeout = self.time("since"), self.get_query_argument("timeout", None)
+        seconds = None if timeout is None else parse_duration(timeout)
+        await self.host.turn(self, environment, since, seconds)
+
+
 class UsageHandler(Verbs):
     async def get(self) -> None:
         environment = self.get_query_argument("environment")
@@ -332,6 +358,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("environments", EnvironmentsHandler),
     (f"environments/{_ID}", EnvironmentHandler),
     (f"environments/{_ID}/restart", RestartHandler),
+    (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
     ("usage", UsageHandler),
     (f"servers/{_ID}", ServerHandler),

@@ -29,6 +29,8 @@ from genv_jupyter.model import (
     NewEnvironment,
     Request,
     ServerReport,
+    Time,
+    Turn,
 )
 
 Method = Literal["get", "put", "post", "patch", "delete"]
@@ -169,6 +171,20 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=Environment,
         status=202,
         refusals=(*_READ, errors.Conflict),
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/turn",
+        name="turn",
+        summary="Wait for the turn on shared devices, and have it while the connection is open "
+        "(sockets only)",
+        answer=Turn,
+        query=(
+            Query("timeout", str, 'How long to wait at most: seconds, or "2h30m".'),
+            Query("since", Time, "Since when one waits who comes back from an earlier broker."),
+        ),
+        refusals=(*_READ, errors.BadRequest, errors.OutOfRange),
+        media="application/jsonl",
     ),
     Operation(
         method="post",

@@ -28,6 +28,7 @@ from genv_jupyter.api.handlers import MAX_BODY, Verbs, application, user_name
 from genv_jupyter.broker import directories, failpoints
 from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.service import Broker
+from genv_jupyter.broker.turn_desk import TurnDesk
 from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, Unavailable
 from genv_jupyter.isolation import processes
@@ -86,6 +87,7 @@ class Process:
         self.publisher = Publisher(broker, self._in_pool, owner)
         self.last_call = time.monotonic()
         self.leaving = asyncio.Event()
+        self.turns = TurnDesk(broker)
 
     # -- what the handlers need -----------------------------------------------------------------
 
@@ -124,6 +126,15 @@ class Process:
                 return
             handler.write(line)
             await handler.flush()
+
+    async def turn(
+        self, handler: Verbs, environment: str, since: float | None, timeout: float | None
+    ) -> None:
+        """Tell a caller of its turn until that is over."""
+        devices = await self.run(lambda: self.broker.turn_devices(handler.caller, environment))
+        handler.set_header("Content-Type", "application/jsonlines")
+        pid = handler.peer_pid()
+        await self.turns.serve(handler, environment, devices, pid=pid, since=since, timeout=timeout)
 
     def leave(self, version: str) -> bool:
         """Make way for a newer version."""

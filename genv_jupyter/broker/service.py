@@ -136,6 +136,20 @@ class Broker:
         with self.lock:
             return usage_view(self.core, self.core.environment(principal, environment))
 
+    def turn_devices(self, principal: Principal, environment: str) -> tuple[str, ...]:
+        """Return the devices that an environment shares: those there are turns on."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+            grants = self.books.grants_of(row.id)
+            return tuple(
+                grant.device for grant in grants if grant.state == "granted" and not grant.exclusive
+            )
+
+    def label_of(self, environment: str) -> tuple[str, str | None]:
+        """Return the user and the name of an environment, for people."""
+        row = self.books.environments.get(environment)
+        return ("", None) if row is None else (row.user, views.label_of(row))
+
     def place(
         self, principal: Principal, request: Request, environment: str | None = None
     ) -> DryRun:

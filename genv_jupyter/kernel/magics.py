@@ -48,6 +48,18 @@ class GpuMagics:
 
     gpu.__doc__ = TEXT  # what `%gpu?` shows
 
+    def gpu_cell(self, line: str, cell: str) -> None:
+        """Run a cell in this environment's turn: ``%%gpu turn``."""
+        from genv_jupyter.kernel import turn_cell
+
+        try:
+            timeout = parsing.read_cell(line)
+            turn_cell.run(self.session, self.session.environment(), cell, timeout)
+        except GpuError as error:
+            raise GpuMagicFailed(str(error), error) from None
+
+    gpu_cell.__doc__ = TEXT
+
     def run(self, command: Command) -> View:
         """Do what a line says.
 
@@ -138,6 +150,7 @@ def load_ipython_extension(shell: Any) -> None:
         return
     magics = GpuMagics(shell)
     shell.register_magic_function(magics.gpu, "line", "gpu")
+    shell.register_magic_function(magics.gpu_cell, "cell", "gpu")
     stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
     if stub is None:  # otherwise it looks at errors for us
         magics.end_watch = memory_errors.watch(shell)
@@ -151,6 +164,7 @@ def unload_ipython_extension(shell: Any) -> None:
     if isinstance(current, GpuMagics):
         current.end_watch()
     if stub is not None:
-        shell.register_magic_function(stub.gpu, "line", "gpu")
+        shell.register_magic_function(stub.gpu, "line_cell", "gpu")
     else:
-        shell.magics_manager.magics["line"].pop("gpu", None)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("gpu", None)

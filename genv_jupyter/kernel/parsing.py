@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from genv_jupyter.errors import BadRequest
 from genv_jupyter.model import Request
-from genv_jupyter.units import WHOLE, parse_share
+from genv_jupyter.units import WHOLE, parse_duration, parse_share
 
 VERBS = (
     *("status", "attach", "detach", "release", "devices", "envs", "usage", "panel"),
@@ -42,6 +42,8 @@ TEXT = """\
 %gpu watch                   a live line of it under cells that run for long
 %gpu watch off               no longer
 %gpu empty-cache             let go of old outputs and of what frameworks keep
+%%gpu turn                   run this cell when its turn on a shared GPU comes
+      --timeout 5m           not at all, if that takes longer
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
 
@@ -81,6 +83,10 @@ def read(line: str) -> Command:
     verb, rest = (words[0], words[1:]) if words else ("status", [])
     if verb in ("-h", "--help") or "--help" in rest or "-h" in rest:
         return Command(verb="help")
+    if verb == "turn":
+        raise BadRequest(
+            "The turn is for a cell.", hint="Write `%%gpu turn` as the first line of the cell."
+        )
     if verb not in VERBS:
         raise BadRequest(f"%gpu has no verb {verb!r}.", hint=f"It has {', '.join(VERBS)}.")
     if verb == "attach":
@@ -92,6 +98,26 @@ def read(line: str) -> Command:
     if rest:
         raise BadRequest(f"%gpu {verb} takes nothing more, not {rest[0]!r}.", hint=_HINT)
     return Command(verb=verb)
+
+
+def read_cell(line: str) -> int | None:
+    """Read the line of a cell magic, ``turn``; return the seconds to wait at most.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        It cannot be read.
+    """
+    words = line.split()
+    if words[:1] != ["turn"]:
+        verb = words[0] if words else ""
+        raise BadRequest(
+            f"%%gpu has no verb {verb!r}.", hint="Over a cell stands `%%gpu turn`, else `%gpu`."
+        )
+    parser = _Parser(prog="%%gpu turn", add_help=False, allow_abbrev=False)
+    parser.add_argument("-t", "--timeout")
+    found = parser.parse_args(words[1:])
+    return None if found.timeout is None else parse_duration(found.timeout)
 
 
 def read_attach(words: list[str]) -> Command:

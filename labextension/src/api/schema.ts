@@ -93,6 +93,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/environments/{id}/turn": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Wait for the turn on shared devices, and have it while the connection is open (sockets only) */
+        post: operations["turn"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/placements": {
         parameters: {
             query?: never;
@@ -416,6 +433,41 @@ export interface components {
             applied?: ("at_restart" | "live" | "pending" | "unknown") | null;
             /** @default null */
             cuda?: ("initialized" | "not_initialized" | "unknown") | null;
+        };
+        /**
+         * Turn
+         * @description One line of the answer to `POST environments/{id}/turn`.
+         *
+         *     `waiting` until it is `yours`; or `late`, when `timeout` has passed, and the answer
+         *     ends. `since` is when it came, or when the waiting began. `devices` is empty where there is
+         *     nothing to wait for. Whoever has the turn holds a POSIX lock (`fcntl`) on each of `locks`,
+         *     if any are named, until it is over.
+         */
+        Turn: {
+            /** @enum {unknown} */
+            state: "late" | "waiting" | "yours";
+            devices: string[];
+            /** Format: date-time */
+            since: string;
+            /** @default [] */
+            ahead: components["schemas"]["TurnPlace"][];
+            /** @default [] */
+            locks: string[];
+        };
+        /**
+         * TurnPlace
+         * @description Who is ahead in the line for a turn: who has it, or waits for it, since when.
+         *
+         *     `environment` is `None` for a process that cannot be named.
+         */
+        TurnPlace: {
+            environment: string | null;
+            user: string;
+            name: string | null;
+            /** @enum {unknown} */
+            state: "holding" | "waiting";
+            /** Format: date-time */
+            since: string;
         };
         /**
          * DryRun
@@ -1352,6 +1404,108 @@ export interface operations {
             };
             /** @description `conflict`: The request is well formed and cannot be met in the present state. */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    turn: {
+        parameters: {
+            query?: {
+                /** @description How long to wait at most: seconds, or "2h30m". */
+                timeout?: string;
+                /** @description Since when one waits who comes back from an earlier broker. */
+                since?: string;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Wait for the turn on shared devices, and have it while the connection is open (sockets only) */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/jsonl": components["schemas"]["Turn"];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_environment`: No environment of that id. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
