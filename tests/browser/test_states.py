@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,23 +106,6 @@ def test_kernel_that_was_not_started_by_us(page: Page, tmp_path: Path) -> None:
         expect(notebook.notebook).to_contain_text("was not started through genv-jupyter")
         expect(notebook.device(0)).to_be_visible()
         expect(notebook.button).to_have_count(0)
-
-
-def test_kernel_that_must_restart_to_see_it(page: Page, tmp_path: Path) -> None:
-    """A kernel of another language is told at its next start, and the panel says so."""
-    spec = tmp_path / "path" / "kernels" / "python3" / "kernel.json"
-    spec.parent.mkdir(parents=True)
-    argv = [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "Bash", "language": "bash"}))
-    with lab(page, tmp_path, SIMULATE) as notebook:
-        notebook.attach("½ GPU")
-        notebook.expect_summary("GPU: ½, at restart")
-        expect(notebook.notebook).to_contain_text("Takes effect at restart.")
-        notebook.shoot("state-at-restart", themes=("light", "dark"))
-        notebook.notebook.get_by_role("button", name="Restart").click()
-        page.get_by_role("dialog").get_by_role("button", name="Restart").click()
-        notebook.expect_summary("GPU: ½")
-        expect(notebook.notebook).not_to_contain_text("Takes effect at restart.")
 
 
 def test_nobody_is_let_in_without_a_token(page: Page, tmp_path: Path) -> None:
