@@ -170,11 +170,14 @@ def _check_time(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> None:
     }
     if started == {part.device for part in placed}:
         return
+    what = "kernel" if attempt.row.kind == "kernel" else "process"
     raise CudaInitialized(
-        "CUDA is already initialised in this kernel, so it would not see a change of devices. "
+        f"CUDA is already initialised in this {what}, so it would not see a change of devices. "
         "There is room for your request.",
         hint="Restart with it: `%gpu attach … --restart`, or the sidebar's restart button. "
-        "What you hold now stays yours.",
+        "What you hold now stays yours."
+        if attempt.row.server is not None
+        else "Restart it by hand, and attach before anything uses CUDA.",
         details={"devices": [part.device for part in placed]},
     )
 

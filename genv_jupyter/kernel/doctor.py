@@ -120,7 +120,7 @@ def _process(
             (f"holds of {names.get(grant.device, words.short(grant.device))}", words.amount(grant))
             for grant in environment.grants
         ]
-    remarks = session.remarks(environment) + session.origin(environment)
+    remarks = session.remarks(environment, devices) + session.origin(environment)
     return [
         Title(f"This {kind}", small=True),
         facts(rows),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
 from genv_jupyter.isolation import inherited, live
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.kernel import inside, project, words
+from genv_jupyter.kernel import inside, origin, project, sight, words
 from genv_jupyter.kernel.views import StatusView
 from genv_jupyter.model import (
     Cuda,
@@ -66,7 +67,7 @@ class Session:
             known = self._get(self._id)
             if known is not None:
                 return known
-        claimed = os.environ.get(MARKER)
+        claimed = os.environ.get(MARKER) or self._kernel_id()
         found = self._get(claimed) if claimed else None
         if found is None or not self._is_this(found):
             return None
@@ -94,11 +95,14 @@ class Session:
             return True
         # A wrapper around the kernel (conda run, a shell script) has the pid that the server
         # knows; the kernel's connection file is named after its id.
-        if self.terminal or environment.kind != "kernel":
-            return False
+        return environment.kind == "kernel" and environment.id == self._kernel_id()
+
+    def _kernel_id(self) -> str | None:
+        """Return the id of this kernel, where a kernel manager has given it one."""
         config = getattr(self.shell, "config", {})
-        file = str(config.get("IPKernelApp", {}).get("connection_file", ""))
-        return Path(file).stem == f"kernel-{environment.id}"
+        file = Path(str(config.get("IPKernelApp", {}).get("connection_file", "")))
+        given = not self.terminal and file.stem.startswith("kernel-")
+        return file.stem.removeprefix("kernel-") if given else None
 
     def _name(self) -> str | None:
         """Find a name that people know this process by."""
@@ -121,12 +125,13 @@ class Session:
     def status(self, *, head: str = "", environment: Environment | None = None) -> StatusView:
         """Return what this process has, and what there is."""
         environment = environment or self._synced(self.environment())
-        remarks = self.remarks(environment)
+        devices = self.devices(environment)
+        remarks = self.remarks(environment, devices)
         if not head:
             remarks += self.origin(environment)
         return StatusView(
             environment,
-            self.devices(environment),
+            devices,
             self.client.health(),
             visible=os.environ.get(VISIBLE),
             terminal=self.terminal,
@@ -140,56 +145,30 @@ class Session:
             return environment
         if environment.applied not in ("pending", "unknown") and environment.state != "draining":
             return environment
-        return self._applied(environment)[0]
+        return self._applied(environment)
 
-    def _applied(self, environment: Environment) -> tuple[Environment, list[str]]:
-        """Make this process see its grants, and tell the broker; also: who may need a restart."""
+    def _applied(self, environment: Environment) -> Environment:
+        """Make this process see its grants, and tell the broker."""
         done = live.apply_environ(environment.environ or {})
         patch = EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
-        return self.client.patch(environment.id, patch), done["stubborn"]
+        return self.client.patch(environment.id, patch)
 
     def origin(self, environment: Environment | None) -> list[str]:
-        """Say so when no Jupyter server of ours started this process."""
-        if environment is not None and environment.server is not None:
-            return []
+        """Say so when no Jupyter server of ours started this process, or its word was lost."""
         if environment is not None and inside.belongs(environment):
             return [inside.sentence(environment)]
-        said = []
-        if self.pool is not None:
-            said.append(
-                f"Started with {VISIBLE}={self.pool!r}: only what that names is given to it."
-            )
-        if self.terminal:
-            sentence = (
-                "Not started by us: nothing is hidden here, and grants end with this process."
-            )
-            return [sentence, *said]
-        return [
-            "This kernel was not started by a Jupyter server with genv-jupyter: nothing was hidden "
-            "from it, and a restart does not keep its grants.",
-            *said,
-        ]
+        return origin.remarks(self.shell, environment, terminal=self.terminal, pool=self.pool)
 
-    def remarks(self, environment: Environment | None) -> list[str]:
+    def remarks(self, environment: Environment | None, devices: Sequence[Device]) -> list[str]:
         """Return what is wrong with this process, one sentence each."""
-        said: list[str] = []
         sentence = notice()
-        if sentence:
-            said.append(sentence)
-        visible = os.environ.get(VISIBLE)
-        expected = None if environment is None or not environment.environ else environment.environ
-        if (
-            environment is not None
-            and expected is not None
-            and environment.applied == "live"
-            and not inside.belongs(environment)
-            and visible != expected.get(VISIBLE)
-        ):
-            said.append(
-                f"{VISIBLE} was changed by hand to {visible!r}: it no longer names what is "
-                "attached. `%gpu attach` with the same request sets it again."
-            )
-        return said
+        said = [sentence] if sentence else []
+        if environment is not None:
+            if inside.belongs(environment):
+                return said  # the command's variables, and not ours to look after
+            if not self.terminal and origin.lost(environment):
+                return [*said, origin.sentence_of_loss(environment)]
+        return said + sight.remarks(sight.look(environment), environment, devices)
 
     # -- changing -------------------------------------------------------------------------------
 
@@ -221,21 +200,9 @@ class Session:
         after = self.client.attach(before.id, request, cuda=cuda, restart=restart)
         if restart and (after.applied != "live" or _held(before) != _held(after)):
             self._restart(after, "Attached; the kernel restarts now to see it.")
-        after, stubborn = self._applied(after)
+        after = self._applied(after)
         same = before.applied == "live" and _held(before) == _held(after)
-        view = self.status(environment=after, head="Attached already." if same else "Attached.")
-        view.remarks += tuple(self._after_attach(after, stubborn, same))
-        return view
-
-    def _after_attach(self, after: Environment, stubborn: list[str], same: bool) -> list[str]:
-        if after.applied == "at_restart":
-            return ["CUDA is initialised here already: restart the kernel to see the change."]
-        if not stubborn or same:
-            return []
-        return [
-            f"{' and '.join(stubborn)} was loaded while GPUs were hidden here: if it has looked "
-            "for one already, it sees none until the kernel is restarted (the grant is kept)."
-        ]
+        return self.status(environment=after, head="Attached already." if same else "Attached.")
 
     def detach(self, device: str | None = None, *, restart: bool = False) -> StatusView:
         """Give back everything, or one device: hidden in this process first, then freed.

@@ -174,7 +174,7 @@ def test_what_may_remember_no_gpu_is_named(server: Server) -> None:
     kernel.run("import sys, types; sys.modules['jax'] = types.ModuleType('jax')")
     attached = kernel.run("%gpu attach 0.5")
     assert "jax was loaded while GPUs were hidden" in " ".join(attached.text.split())
-    assert "jax" not in kernel.run("%gpu attach 0.5").text, "nothing has changed this time"
+    assert "jax was loaded" in kernel.run("%gpu").text, "and again, until CUDA is seen to work"
     assert kernel.run("%gpu release").ok
     sent = kernel.begin("%gpu attach 1 --restart")
     assert next_want(server, "restart").kernel == kernel.id
