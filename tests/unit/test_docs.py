@@ -93,12 +93,13 @@ def test_configuration_names_every_trait() -> None:
 
 
 def test_magic_lines_are_understood() -> None:
-    lines = [(page, line) for page, line in named(r"%gpu[^\n`]*") if not skipped(line)]
+    lines = [(page, line) for page, line in named(r"%%?gpu[^\n`]*") if not skipped(line)]
     assert len(lines) > 20
     for page, line in lines:
-        words = re.split(r" {3,}| — |[.,;:)]+(?: |$)", line.removeprefix("%gpu"))[0]
+        words = re.split(r" {3,}| — |[.,;:)]+(?: |$)", line.lstrip("%").removeprefix("gpu"))[0]
+        read = parsing.read_cell if line.startswith("%%") else parsing.read
         try:
-            parsing.read(words.replace("…", "").strip())
+            read(words.replace("…", "").strip())
         except GpuError as error:
             raise AssertionError(f"{page} says {line!r}: {error}") from None
 
