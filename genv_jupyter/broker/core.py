@@ -41,6 +41,11 @@ class Core:
     steady
         Seconds since the host was booted, for deadlines: they outlive a broker, and no step of
         the clock moves them.
+
+    Attributes
+    ----------
+    programs
+        The directory with the environments' ``nvidia-smi``, where there is one.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Core:
         self.usage: dict[str, DeviceUsage] = {}
         self.processes: dict[str, list[Process]] = {}
         self.notices: list[str] = []
+        self.programs: str | None = None
         self.loose_ends = False
         self._slow = False
         self._last_ended = float("-inf")
@@ -164,10 +170,16 @@ class Core:
         self.absorb(*self.read())
         return True
 
-    def read(self) -> tuple[Inventory, float, float]:
+    def read(self, *, details: bool = False) -> tuple[Inventory, float, float]:
         """Read the devices; return also when that began and ended, on the monotonic clock."""
         began = time.monotonic()
-        return self.source.read(), began, time.monotonic()
+        inventory = self.source.read(details=True) if details else self.source.read()
+        return inventory, began, time.monotonic()
+
+    @property
+    def hanging(self) -> bool:
+        """Whether the driver let the last reading wait for long."""
+        return self._slow
 
     def outdate(self) -> None:
         """Say that the present reading no longer tells the truth."""

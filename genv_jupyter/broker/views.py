@@ -138,6 +138,7 @@ def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
             for grant in granted
             if not grant.exclusive
         },
+        programs=core.programs,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from genv_jupyter.isolation.caps import LIMIT, TOTAL
+from genv_jupyter.isolation.live import PROGRAMS as PROGRAMS
 from genv_jupyter.model import Limit, Limits
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
@@ -32,6 +33,7 @@ def environ_of(
     hide: bool,
     pool: str | None,
     caps: Mapping[str, Cap] | None = None,
+    programs: str | None = None,
 ) -> dict[str, str | None]:
     """Compute what to set (and, with ``None``, to unset) in the process of an environment.
 
@@ -46,8 +48,13 @@ def environ_of(
     caps
         Of the devices that are granted in part. What frameworks make of them is decided where the
         process is (``isolation.caps``).
+    programs
+        The directory with the environment's ``nvidia-smi``, to be first in PATH; where the process
+        sees all devices, NVIDIA's own tells the truth.
     """
     limits = _limits(devices, caps or {})
+    if programs is not None:
+        limits[PROGRAMS] = programs if devices or hide else None
     if devices:
         return {
             MARKER: environment,

@@ -11,7 +11,7 @@ import ctypes
 import json
 import os
 import sys
-from typing import Any, Mapping  # noqa: UP035 (Python 3.8 runs this too)
+from typing import Any, Mapping, MutableMapping  # noqa: UP035 (Python 3.8 runs this too)
 
 from genv_jupyter.isolation.caps import LIMIT, TOTAL, installed, settle
 
@@ -24,6 +24,11 @@ _NOT_INITIALIZED = 3
 _REMEMBERING = ("jax", "tensorflow")
 _THROUGH_RUNTIME = ("torch", "cupy")
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+PROGRAMS = "GENV_JUPYTER_PROGRAMS"
+"""Holds the directory that is first in PATH: of the environment's own ``nvidia-smi``."""
+_PATIENT = (LIMIT, TOTAL, PROGRAMS)
+"""Variables that CUDA does not read: for these it is never too late."""
 
 _seen_initialized = False
 """Never goes back. A forked child answers "not initialised" although CUDA can never work in it:
@@ -101,11 +106,13 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     cuda = cuda_state()
     remembering = stubborn()
     changed = {name: value for name, value in environ.items() if os.environ.get(name) != value}
-    devices = {name: value for name, value in changed.items() if name not in (LIMIT, TOTAL)}
+    devices = {name: value for name, value in changed.items() if name not in _PATIENT}
     applied = "live"
     if devices and cuda == "initialized" and not _only_edited(devices):
         applied = "at_restart"
     else:
+        if PROGRAMS in environ:
+            put_first(os.environ, environ[PROGRAMS])
         for name, value in changed.items():
             if value is None:
                 del os.environ[name]
@@ -129,6 +136,16 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
         "stubborn": remembering,
         "told": told,
     }
+
+
+def put_first(environ: MutableMapping[str, str], programs: str | None) -> None:
+    """Put the directory of our programs first in PATH, in the place of an earlier one of ours."""
+    before = environ.get("PATH", os.defpath)
+    ours = (environ.get(PROGRAMS), programs)
+    kept = [part for part in before.split(os.pathsep) if part not in ours]
+    after = os.pathsep.join(kept if programs is None else [programs, *kept])
+    if after != before:
+        environ["PATH"] = after
 
 
 def _keep_to_cap(stub: Any) -> list[str]:

@@ -22,7 +22,7 @@ from traitlets import Enum, Unicode, default
 from genv_jupyter.demand import read_request
 from genv_jupyter.errors import BrokerDown, Conflict, GpuError, NotYours
 from genv_jupyter.isolation import inherited
-from genv_jupyter.isolation.environ import VISIBLE
+from genv_jupyter.isolation.environ import PROGRAMS, VISIBLE
 from genv_jupyter.model import Request
 from genv_jupyter.server import variables
 from genv_jupyter.server.host import Host, host_of
@@ -252,7 +252,11 @@ class GenvProvisioner(LocalProvisioner):
 
     def _unattached(self, kernel: Kernel) -> Variables:
         return variables.unattached(
-            kernel.id, self.unattached, self.on_import, self.default_request
+            kernel.id,
+            self.unattached,
+            self.on_import,
+            self.default_request,
+            (kernel.environ or {}).get(PROGRAMS),
         )
 
     @contextlib.contextmanager

@@ -9,8 +9,9 @@ import msgspec
 from genv_jupyter.demand import demand_of
 from genv_jupyter.errors import BadRequest
 from genv_jupyter.isolation import caps
-from genv_jupyter.isolation.environ import MARKER, ORDER, VISIBLE
+from genv_jupyter.isolation.environ import MARKER, ORDER, PROGRAMS, VISIBLE
 from genv_jupyter.isolation.inherited import COMMAND, POOL
+from genv_jupyter.isolation.live import put_first
 from genv_jupyter.model import Request
 
 UNATTACHED = "GENV_JUPYTER_UNATTACHED"
@@ -19,7 +20,10 @@ DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
 NOTICE = "GENV_JUPYTER_NOTICE"
 
 _PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
-_PER_KERNEL = (MARKER, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE)
+_PER_KERNEL = (
+    *(MARKER, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE),
+    PROGRAMS,
+)
 _CAPS = (caps.LIMIT, caps.TOTAL)
 
 Variables = dict[str, str | None]
@@ -36,9 +40,13 @@ def granted(environ: Mapping[str, str | None]) -> Variables:
     return dict(environ)
 
 
-def unattached(kernel: str, policy: str, on_import: str, request: str) -> Variables:
+def unattached(
+    kernel: str, policy: str, on_import: str, request: str, programs: str | None = None
+) -> Variables:
     """Return the variables of a kernel without devices: our stub in the kernel does the hiding."""
     variables: Variables = {MARKER: kernel, UNATTACHED: policy, ON_IMPORT: on_import}
+    if programs is not None and policy == "hide":
+        variables[PROGRAMS] = programs
     if on_import == "attach":
         variables[DEFAULT_REQUEST] = request
     return variables
@@ -66,6 +74,7 @@ def put(
     goes. ``ours`` is this process's environment: the kernel must find the same broker.
     """
     caps.restore(env)
+    put_first(env, None)
     for name in _PER_KERNEL + _CAPS:
         env.pop(name, None)
     for name in _PASSED_ON:
@@ -76,6 +85,9 @@ def put(
             env.pop(name, None)
         else:
             env[name] = value
+    # In a kernel without devices the stub does this too: others are hidden from nothing.
+    if UNATTACHED not in env and PROGRAMS in env:
+        put_first(env, env[PROGRAMS])
     # Which frameworks its Python has, and so the rest, our stub in the kernel finds out.
     caps.settle(env, {})
 

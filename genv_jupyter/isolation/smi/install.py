@@ -1,0 +1,74 @@
+"""Writing the program ``nvidia-smi`` of the environments, as a file that can be run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from genv_jupyter.isolation.smi import program
+
+NAME = "nvidia-smi"
+_LONGEST_LINE = 120
+"""Bytes of a first line that every Linux reads whole."""
+
+
+def install(directory: Path, address: str, python: str | None = None) -> str | None:
+    """Write the program into a directory that is this user's alone.
+
+    A package's files lose the right to be run in some installers, and the address is the broker's:
+    so it is written anew by each broker, whole or not at all.
+
+    Parameters
+    ----------
+    address
+        Of the broker: a path, or an abstract name with its NUL.
+    python
+        The interpreter; this one by default, without the virtual environment around it.
+
+    Returns
+    -------
+    str or None
+        The directory, for PATH; ``None`` where programs cannot be run from it (``noexec``).
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    path = directory / NAME
+    fresh = directory / f".{NAME}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    descriptor = os.open(fresh, flags, 0o700)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, 0o700)
+            file.write(text(address, python or os.path.realpath(sys.executable)))
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    return str(directory) if os.access(path, os.X_OK) else None
+
+
+def text(address: str, python: str) -> str:
+    """Return the program for an interpreter and a broker."""
+    source = Path(program.__file__).read_text(encoding="utf-8")
+    made = source.replace('ADDRESS = b""', f"ADDRESS = {os.fsencode(address)!r}", 1)
+    return f"{_first_lines(python)}# genv-jupyter: nvidia-smi\n{made}"
+
+
+def _first_lines(python: str) -> str:
+    """Return what starts the interpreter, alone: no packages, no variables of the user.
+
+    A long path, or one with blanks, is too much for the kernel: there a shell starts it, which
+    sees a command where Python sees a string.
+    """
+    line = f"#!{python} -IS\n"
+    if len(os.fsencode(line)) <= _LONGEST_LINE and not any(one.isspace() for one in python):
+        return line
+    word = python.replace("'", "'\"'\"'")
+    return f"#!/bin/sh\n'''exec' '{word}' -IS \"$0\" \"$@\"\n' '''\n"
