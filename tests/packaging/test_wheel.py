@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import tarfile
 import time
 import urllib.error
 import urllib.request
-import venv
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -22,35 +19,12 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from genv_jupyter import __version__
+from tests.packaging.building import NAME, ROOT, Archives, environment, run
 
-ROOT = Path(__file__).parents[2]
-NAME = f"genv_jupyter-{__version__}"
 DATA = f"{NAME}.data/data"
 EXTENSION = f"{DATA}/share/jupyter/labextensions/genv-jupyter"
 TOKEN = "a-token-of-this-test"
 CHROMIUM = "/usr/bin/chromium"
-
-
-class Archives(NamedTuple):
-    sdist: Path
-    wheel: Path
-
-
-@pytest.fixture(scope="session")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    """Build the sdist from the tree, and the wheel from the sdist, as a release does."""
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
-    return Archives(out / f"{NAME}.tar.gz", out / f"{NAME}-py3-none-any.whl")
-
-
-def run(*command: str, cwd: Path | None = None) -> str:
-    """Run a command to its end and return what it said; a failure shows all of it."""
-    done = subprocess.run(
-        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=-1, stderr=subprocess.STDOUT, text=True
-    )
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
-    return done.stdout
 
 
 def sources() -> set[str]:
@@ -114,25 +88,8 @@ def installed(
 ) -> Installed:
     """Install the wheel into an empty environment, with the oldest and the newest JupyterLab."""
     where = tmp_path_factory.mktemp("venv")
-    venv.create(where, with_pip=False, symlinks=True)
-    python = where / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python)]
-    lab = f"jupyterlab=={request.param}"
-    run(*pip, "install", "--quiet", "--no-compile", str(archives.wheel), lab)
+    python = environment(where, str(archives.wheel), f"jupyterlab=={request.param}")
     return Installed(python, run(str(where / "bin" / "jupyter-lab"), "--version").strip())
-
-
-@pytest.fixture
-def clean(broker_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory of its own, and no trace of the environment that the tests run in."""
-    for name in list(os.environ):
-        if name.startswith(("JUPYTER_", "IPYTHON", "PYTHON", "VIRTUAL_ENV")):
-            monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(home / "runtime"))
-    return home
 
 
 @pytest.fixture
