@@ -24,6 +24,7 @@ from genv_jupyter.api.connection import (
     unreachable,
 )
 from genv_jupyter.errors import BrokerDown, GpuError
+from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -126,6 +127,11 @@ class Client:
         query = {"device": device, "cuda": cuda}
         path = _path("environments", environment)
         return self._send("DELETE", path, None, Environment, query=query)
+
+    def nvidia_smi(self, environment: str, call: SmiCall) -> SmiAnswer:
+        """Return what nvidia-smi says inside an environment, or is to do."""
+        path = _path("environments", environment, "nvidia-smi")
+        return self._send("POST", path, call, SmiAnswer)
 
     def place(self, request: Request, environment: str | None = None) -> DryRun:
         """Say which grants a request would get now, without making them."""

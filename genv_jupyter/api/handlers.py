@@ -27,6 +27,7 @@ from genv_jupyter.errors import (
     from_payload,
 )
 from genv_jupyter.isolation.processes import peer
+from genv_jupyter.isolation.smi.report import SmiCall
 from genv_jupyter.model import (
     Cuda,
     EnvironmentPatch,
@@ -282,6 +283,12 @@ class TurnHandler(Verbs):
         await self.host.turn(self, environment, since, seconds)
 
 
+class SmiHandler(Verbs):
+    async def post(self, environment: str) -> None:
+        call = self.body(SmiCall)
+        await self.answer(lambda: self.host.broker.nvidia_smi(self.caller, environment, call))
+
+
 class UsageHandler(Verbs):
     async def get(self) -> None:
         environment = self.get_query_argument("environment")
@@ -358,6 +365,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("environments", EnvironmentsHandler),
     (f"environments/{_ID}", EnvironmentHandler),
     (f"environments/{_ID}/restart", RestartHandler),
+    (f"environments/{_ID}/nvidia-smi", SmiHandler),
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
     ("usage", UsageHandler),

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from genv_jupyter import __version__, errors
 from genv_jupyter.errors import GpuError, all_errors
+from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -185,6 +186,15 @@ OPERATIONS: tuple[Operation, ...] = (
         ),
         refusals=(*_READ, errors.BadRequest, errors.OutOfRange),
         media="application/jsonl",
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/nvidia-smi",
+        name="nvidia_smi",
+        summary="What nvidia-smi says inside an environment (sockets only)",
+        body=SmiCall,
+        answer=SmiAnswer,
+        refusals=(*_BODY, *_READ),
     ),
     Operation(
         method="post",

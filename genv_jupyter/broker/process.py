@@ -32,6 +32,7 @@ from genv_jupyter.broker.turn_desk import TurnDesk
 from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, Unavailable
 from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.smi.install import install
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.model import Principal
@@ -208,6 +209,7 @@ def main(*, replace: bool, idle_seconds: float) -> int:
         notices: list[str] = []
         records = _records(simulate, notices)
         broker = Broker(ledger, source, Policy(), records=records)
+        broker.core.programs = _programs(directory, notices)
         broker.core.notices.extend(notices)
     except GpuError as error:
         _say(error.payload())
@@ -248,6 +250,18 @@ def _records(simulate: str, notices: list[str]) -> RecordsLedger | None:
         notices.append(f"No history is kept: {error}")
         return None
     return records
+
+
+def _programs(directory: Path, notices: list[str]) -> str | None:
+    """Write the environments' ``nvidia-smi``; without it NVIDIA's own runs, and we say so."""
+    try:
+        where = install(directories.private(directory / "bin"), rendezvous.address())
+        why = f"no program can be run from {directory}"
+    except (GpuError, OSError) as error:
+        where, why = None, str(error)
+    if where is None:
+        notices.append(f"nvidia-smi shows whole devices also inside environments: {why}.")
+    return where
 
 
 def _take_name(replace: bool) -> socket.socket | None:

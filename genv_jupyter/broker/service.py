@@ -13,13 +13,15 @@ from collections.abc import Callable
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.broker import attach, kernels, release, views
+from genv_jupyter.broker import attach, kernels, release, smi, views
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.usage_view import usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.errors import Conflict
+from genv_jupyter.isolation.smi import view
+from genv_jupyter.isolation.smi.report import Report, SmiAnswer, SmiCall
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import Record, RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -84,6 +86,7 @@ class Broker:
         self.books.load()
         release.tie_up(self.core)
         self.housekeeper = Housekeeper(self.core)
+        self.particulars = smi.Particulars()
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -149,6 +152,21 @@ class Broker:
         """Return the user and the name of an environment, for people."""
         row = self.books.environments.get(environment)
         return ("", None) if row is None else (row.user, views.label_of(row))
+
+    def nvidia_smi(self, principal: Principal, environment: str, call: SmiCall) -> SmiAnswer:
+        """Answer a call of nvidia-smi inside an environment."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+
+        def report() -> Report:
+            if self.particulars.due(self.core):
+                reading = self.core.read(details=True)  # as in a round: outside the lock
+                with self.lock:
+                    self.particulars.take_in(self.core, *reading)
+            with self.lock:
+                return smi.report(self.core, row, self.particulars)
+
+        return view.render(call.args, report, call.rounds)
 
     def place(
         self, principal: Principal, request: Request, environment: str | None = None

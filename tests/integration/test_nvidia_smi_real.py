@@ -249,7 +249,7 @@ def test_rounds_of_a_loop_have_one_head(both: Both) -> None:
         running.kill()
         running.wait()
         running.stdout.close()
-    rounds = [view.render(question, lambda: both.report, turn) for turn in range(3)]
+    rounds = [view.render(question, lambda: both.report, number) for number in range(3)]
     assert {one.repeat for one in rounds} == {50}
     text = "".join(one.stdout for one in rounds)
     assert text.splitlines(keepends=True)[:9] == real

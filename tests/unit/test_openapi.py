@@ -82,7 +82,8 @@ def test_jupyter_server_has_all_routes_but_what_servers_tell() -> None:
     routes = server_handlers.ROUTES[:-1]  # the last one is whatever else is asked for
     found = handled(routes, server_handlers._BASE)
     sockets_only = {route for route in described() if route[1].startswith("/servers")}
-    sockets_only.add(("post", "/environments/{}/turn"))  # a process waits, and no browser
+    # A process waits, or asks for itself, and no browser.
+    sockets_only |= {("post", f"/environments/{{}}/{verb}") for verb in ("turn", "nvidia-smi")}
     assert found == described() - sockets_only
 
 

@@ -26,10 +26,10 @@ def main() -> int:
     environment = posix.environ.get(b"GENV_JUPYTER_ENVIRONMENT", b"").decode("ascii", "replace")
     if not environment or posix.environ.get(b"GENV_JUPYTER_BYPASS", b"0") not in (b"", b"0"):
         return run_real(arguments, "")
-    turn = 0
+    rounds = 0
     while True:
         try:
-            status, answer = ask(environment, arguments, turn)
+            status, answer = ask(environment, arguments, rounds)
         except (OSError, ValueError) as error:
             return fall_back(arguments, f"the GPU broker is not reachable ({error})")
         if status != 200:
@@ -38,20 +38,20 @@ def main() -> int:
             write(2, answer["stderr"])
         if answer["pass_through"] is not None:
             return run_real(answer["pass_through"], answer["stdout"], answer["exit_code"])
-        if not tell(answer, turn):
+        if not tell(answer, rounds):
             return 255
         if answer["repeat"] is None:
             return int(answer["exit_code"])
-        turn += 1
+        rounds += 1
         time.sleep(answer["repeat"] / 1000)
 
 
-def tell(answer: "dict", turn: int) -> bool:  # type: ignore[type-arg]
+def tell(answer: "dict", rounds: int) -> bool:  # type: ignore[type-arg]
     """Write the answer where it is wanted; say whether that went well."""
     if answer["file"] is None:
         write(1, answer["stdout"])
         return True
-    flags = posix.O_WRONLY | posix.O_CREAT | (posix.O_APPEND if turn else posix.O_TRUNC)
+    flags = posix.O_WRONLY | posix.O_CREAT | (posix.O_APPEND if rounds else posix.O_TRUNC)
     try:
         file = posix.open(answer["file"], flags, 0o666)
     except (OSError, ValueError):
@@ -72,12 +72,12 @@ def write(descriptor: int, text: str) -> None:
 # -- the broker ------------------------------------------------------------------------------------
 
 
-def ask(environment: str, arguments: "list[str]", turn: int) -> "tuple[int, dict]":  # type: ignore[type-arg]
+def ask(environment: str, arguments: "list[str]", rounds: int) -> "tuple[int, dict]":  # type: ignore[type-arg]
     """Put the call to the broker; return the status and the body of what it answers."""
     if not environment.replace("-", "").replace("_", "").isalnum():
         raise ValueError("GENV_JUPYTER_ENVIRONMENT is not an id")
     words = ",".join(quoted(argument) for argument in arguments)
-    body = f'{{"args":[{words}],"turn":{turn}}}'.encode("ascii")
+    body = f'{{"args":[{words}],"rounds":{rounds}}}'.encode("ascii")
     head = (
         f"POST /v1/environments/{environment}/nvidia-smi HTTP/1.1\r\nHost: broker\r\n"
         f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -93,8 +93,8 @@ class SmiAnswer(Struct, frozen=True, kw_only=True):
 class SmiCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of ``POST environments/{id}/nvidia-smi``: a call of nvidia-smi.
 
-    ``args`` are its arguments; ``turn`` counts the rounds of ``-l`` that have gone before.
+    ``args`` are its arguments; ``rounds`` counts those of ``-l`` that have gone before.
     """
 
     args: tuple[str, ...]
-    turn: int = 0
+    rounds: int = 0

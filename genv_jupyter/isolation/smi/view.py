@@ -39,7 +39,7 @@ Other arguments go to NVIDIA's own nvidia-smi. {BYPASS}
 
 
 def render(
-    arguments: Sequence[str], report: Callable[[], Report], turn: int = 0, *, hint: str = ATTACH
+    arguments: Sequence[str], report: Callable[[], Report], rounds: int = 0, *, hint: str = ATTACH
 ) -> SmiAnswer:
     """SmiAnswer a call of nvidia-smi.
 
@@ -49,7 +49,7 @@ def render(
         As they stood after its name.
     report
         Reads the devices; called only where they are needed.
-    turn
+    rounds
         How many rounds of ``-l`` have gone before.
     hint
         What to write to standard error where the environment has no device.
@@ -65,7 +65,7 @@ def render(
         seen = report()
         if not seen.cards and command.kind != "version":
             return _nothing(command, hint)
-        return _told(command, seen, columns, chosen, turn)
+        return _told(command, seen, columns, chosen, rounds)
     except Wrong as wrong:
         return SmiAnswer(stdout=str(wrong), exit_code=wrong.code)
     except Foreign as foreign:
@@ -83,7 +83,7 @@ def _told(
     seen: Report,
     columns: list[properties.Property],
     chosen: frozenset[str] | None,
-    turn: int,
+    rounds: int,
 ) -> SmiAnswer:
     attached = len(seen.cards)
     if command.ids is not None:
@@ -99,14 +99,14 @@ def _told(
     elif command.kind == "summary":
         text = table.summary(seen)
     else:
-        text = _csv(command, seen, columns, turn)
-    unread = sorted({one.name for one in columns} & properties.UNREAD) if turn == 0 else []
+        text = _csv(command, seen, columns, rounds)
+    unread = sorted({one.name for one in columns} & properties.UNREAD) if rounds == 0 else []
     note = f"genv-jupyter: not read here: {', '.join(unread)}. {BYPASS}\n" if unread else ""
     return SmiAnswer(stdout=text, stderr=note, file=command.file, repeat=command.loop)
 
 
-def _csv(command: Command, seen: Report, columns: list[properties.Property], turn: int) -> str:
-    lines = [properties.header(columns)] if command.header and turn == 0 else []
+def _csv(command: Command, seen: Report, columns: list[properties.Property], rounds: int) -> str:
+    lines = [properties.header(columns)] if command.header and rounds == 0 else []
     rows = properties.gpus if command.kind == "gpus" else properties.apps
     lines += rows(seen, columns, units=command.units)
     return "".join(f"{line}\n" for line in lines)

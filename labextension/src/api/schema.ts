@@ -110,6 +110,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/environments/{id}/nvidia-smi": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** What nvidia-smi says inside an environment (sockets only) */
+        post: operations["nvidia_smi"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/placements": {
         parameters: {
             query?: never;
@@ -468,6 +485,39 @@ export interface components {
             state: "holding" | "waiting";
             /** Format: date-time */
             since: string;
+        };
+        /**
+         * SmiCall
+         * @description Body of ``POST environments/{id}/nvidia-smi``: a call of nvidia-smi.
+         *
+         *     ``args`` are its arguments; ``rounds`` counts those of ``-l`` that have gone before.
+         */
+        SmiCall: {
+            args: string[];
+            /** @default 0 */
+            rounds?: number;
+        };
+        /**
+         * SmiAnswer
+         * @description What nvidia-smi does: write, and leave with a code; or what else is to be done for it.
+         *
+         *     ``file`` is where standard output goes instead (``-f``), and ``repeat`` after how many
+         *     milliseconds to ask again (``-l``), both done by whoever asked. ``pass_through`` are the
+         *     arguments that NVIDIA's own program is to be run with.
+         */
+        SmiAnswer: {
+            /** @default  */
+            stdout?: string;
+            /** @default  */
+            stderr?: string;
+            /** @default 0 */
+            exit_code?: number;
+            /** @default null */
+            file?: string | null;
+            /** @default null */
+            repeat?: number | null;
+            /** @default null */
+            pass_through?: string[] | null;
         };
         /**
          * DryRun
@@ -1506,6 +1556,107 @@ export interface operations {
             };
             /** @description `out_of_range`: A number that can be read and can never be granted. */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    nvidia_smi: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SmiCall"];
+            };
+        };
+        responses: {
+            /** @description What nvidia-smi says inside an environment (sockets only) */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SmiAnswer"];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_environment`: No environment of that id. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `too_large`: The body of the request is larger than any real one. */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
