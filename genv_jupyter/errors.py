@@ -222,7 +222,7 @@ def all_errors() -> dict[str, type[GpuError]]:
     todo: list[type[GpuError]] = [GpuError]
     while todo:
         kind = todo.pop()
-        found[kind.code] = kind
+        found.setdefault(kind.code, kind)  # not what a caller derives from it for its own ends
         todo.extend(kind.__subclasses__())
     return found
 

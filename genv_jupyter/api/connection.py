@@ -126,6 +126,10 @@ class Stream:
             self._connection.close()
             raise
 
+    def fileno(self) -> int:
+        """Return the descriptor of the connection."""
+        return self._connection.sock.fileno()
+
     def read_line(self) -> bytes:
         """Return the next line of JSON text; empty when the stream has ended."""
         try:

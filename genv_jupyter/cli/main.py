@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from genv_jupyter import __version__
-from genv_jupyter.cli import changing, completion, looking, run
+from genv_jupyter.cli import changing, completion, looking, run, turn
 from genv_jupyter.cli.output import STATUSES
 
 
@@ -38,6 +38,7 @@ def main() -> None:
 for command in (
     run.run,
     run.shell,
+    turn.turn,
     changing.attach,
     changing.release,
     looking.status,

@@ -223,7 +223,7 @@ def _become(launch: Launch) -> None:
     if not launch.quiet:
         say(_given(client, environment, launch))
     try:
-        _exec(launch.program)
+        replace_process(launch.program)
     except OSError as error:
         client.detach(environment.id, cuda="not_initialized")
         say(f"Error: {launch.program[0]} cannot be executed: {error.strerror}.")
@@ -240,8 +240,14 @@ def _attached(client: Client, made: Environment, launch: Launch) -> Environment:
     return until_room(client, attempt, launch.wait, tell)
 
 
-def _exec(program: Sequence[str]) -> NoReturn:
-    """Replace this process; what Python has ignored for itself is as it was again."""
+def replace_process(program: Sequence[str]) -> NoReturn:
+    """Become a program; what Python has ignored for itself is as it was again.
+
+    Raises
+    ------
+    OSError
+        It cannot be executed.
+    """
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:

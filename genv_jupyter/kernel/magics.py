@@ -143,6 +143,11 @@ def complete(shell: Any, event: Any) -> list[str]:
     return list(parsing.OPTIONS.get(words[1], ()))
 
 
+def complete_cell(shell: Any, event: Any) -> list[str]:
+    """Complete the line of ``%%gpu``."""
+    return ["--timeout"] if "turn " in event.text_until_cursor else ["turn"]
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Make ``%gpu`` the real one (``%load_ext genv_jupyter``, or the first use of the stub's)."""
     current = shell.find_line_magic("gpu")
@@ -155,6 +160,7 @@ def load_ipython_extension(shell: Any) -> None:
     if stub is None:  # otherwise it looks at errors for us
         magics.end_watch = memory_errors.watch(shell)
     shell.set_hook("complete_command", complete, str_key="%gpu")
+    shell.set_hook("complete_command", complete_cell, str_key="%%gpu")
 
 
 def unload_ipython_extension(shell: Any) -> None:

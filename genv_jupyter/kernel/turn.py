@@ -71,12 +71,17 @@ def held(
     holding, token = _holding(), object()
     try:
         with holding.gate:
-            if not holding.users:
+            first = not holding.users
+            holding.users.add(token)  # first: whatever is interrupted from here on is given up
+            if first:
                 holding.take(client, environment, timeout, told)
-            holding.users.add(token)
         yield
     finally:
-        holding.drop(token)
+        try:
+            holding.drop(token)
+        except KeyboardInterrupt:
+            holding.drop(token)
+            raise
 
 
 class Holding:
@@ -103,9 +108,6 @@ class Holding:
                 last, failed = None, failed + 1
                 if failed >= TRIES:
                     raise
-            except BaseException:
-                self.give_up()
-                raise
             if last is not None and last.state == "yours" and self._lock(last.locks):
                 return
             self.give_up()
@@ -142,13 +144,18 @@ class Holding:
                 continue
         return True
 
+    def keep_through_exec(self) -> None:
+        """Let the turn go over to the program that this process is about to become."""
+        if self.stream is not None:
+            for descriptor in (self.stream.fileno(), *self.locks):
+                os.set_inheritable(descriptor, True)
+
     def drop(self, token: object) -> None:
         """End the use by one block; with the last one the turn is given up."""
         with self.gate:
-            if token in self.users:
-                self.users.discard(token)
-                if not self.users:
-                    self.give_up()
+            self.users.discard(token)
+            if not self.users:
+                self.give_up()
 
     def give_up(self) -> None:
         """Hand the turn over, or leave the line."""
@@ -194,4 +201,5 @@ def _late(last: Turn | None, timeout: float) -> Conflict:
     return Conflict(
         f"The turn did not come within {format_duration(timeout)}{': ' + who if who else ''}.",
         hint="Wait longer (`--timeout 30m`), or ask whoever has it.",
+        details={"timeout": timeout},
     )

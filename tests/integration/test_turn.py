@@ -309,3 +309,41 @@ def test_as_context_manager_in_a_program(server: Server, log: Log) -> None:
     out, error = started.communicate(timeout=60)
     assert out == "mine\n" and error.startswith("The turn came after")
     assert first.finish(running).ok
+
+
+def test_program_in_a_terminal_has_its_turn(server: Server, log: Log) -> None:
+    first, second = sharing(server, "first", "second")
+    running = first.begin(log.cell("first", waits=True))
+    log.wait("first begins")
+    write = f"import os; os.write(os.open({str(log.file)!r}, os.O_WRONLY | os.O_APPEND), b'%s\\n')"
+    program = f"{write % 'program begins'}; input(); {write % 'program ends'}; raise SystemExit(7)"
+    environ = {**os.environ, "GENV_JUPYTER_ENVIRONMENT": second.id}
+    command = [sys.executable, "-m", "genv_jupyter.cli", "turn"]
+    started = subprocess.Popen(
+        [*command, "--", sys.executable, "-c", program],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stderr is not None
+    assert "Waiting for the turn on GPU 0: first.ipynb" in started.stderr.readline()
+    late = subprocess.run(
+        [*command, "--timeout", "1", "--", "true"], env=environ, capture_output=True, text=True
+    )
+    assert late.returncode == 124 and "did not come within 1 s" in late.stderr
+    log.end("first")
+    log.wait("program begins")
+    assert first.finish(running).ok
+    # It has become the program, and still has the turn: its connection, and its locks.
+    waiting, said = begin_waiting(first, log.cell("again"))
+    assert "second.ipynb" in said
+    os.kill(broker_pid(), signal.SIGKILL)
+    wait_for(listening)
+    time.sleep(2.5)  # more than a new broker waits for those who come back
+    assert log.lines[-1] == "program begins"
+    assert started.communicate("\n", timeout=60) and started.returncode == 7
+    assert first.finish(waiting).ok
+    assert log.lines[-3:] == ["program ends", "again begins", "again ends"]
+    wrong = subprocess.run([*command, "--", "no-such-program"], env=environ, capture_output=True)
+    assert wrong.returncode == 127 and b"was not found" in wrong.stderr

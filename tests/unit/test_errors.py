@@ -79,6 +79,13 @@ def test_an_unreadable_answer_becomes_a_plain_error(body: object) -> None:
     assert "502" in got.message and got.details == {}
 
 
+def test_what_a_face_derives_is_not_what_the_broker_said() -> None:
+    class Mine(NoCapacity):
+        pass
+
+    assert type(from_payload(NoCapacity("full").payload(), 409)) is NoCapacity
+
+
 def test_details_are_not_shared_between_errors() -> None:
     first, second = NoCapacity("a"), NoCapacity("b")
     first.details["holders"] = []
