@@ -64,15 +64,15 @@ def lost(environment: Environment) -> bool:
     return environment.server is not None and MARKER not in os.environ
 
 
-def sentence_of_loss(environment: Environment) -> str:
+def loss(environment: Environment, *, mended: bool = False) -> str:
     """Say what has happened then, and what to do."""
-    start = (
+    said = (
         "genv-jupyter's variables did not reach this kernel: a gateway or a script on the way "
         "has dropped them."
     )
-    if environment.grants:
-        return f"{start} It does not see its grant; `%gpu attach` makes it."
-    return f"{start} So nothing is hidden here. {_FIRST}."
+    if mended:
+        return f"{said} They are set now."
+    return said if environment.grants else f"{said} So nothing is hidden here. {_FIRST}."
 
 
 def _unknown_to_us(starter: str, terminal: bool) -> str:
@@ -87,8 +87,8 @@ def _unknown_to_us(starter: str, terminal: bool) -> str:
     match starter:
         case "VS Code":
             return (
-                f"VS Code has started this kernel by itself: {unkept} Both are different where "
-                'VS Code uses an "Existing Jupyter Server" with genv-jupyter.'
+                f"VS Code has started this kernel by itself: {unkept} {_FIRST}, or let VS Code "
+                'use an "Existing Jupyter Server" with genv-jupyter.'
             )
         case "server":
             return (

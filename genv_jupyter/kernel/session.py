@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
 from genv_jupyter.isolation import inherited, live
@@ -124,9 +126,15 @@ class Session:
 
     def status(self, *, head: str = "", environment: Environment | None = None) -> StatusView:
         """Return what this process has, and what there is."""
-        environment = environment or self._synced(self.environment())
+        lost = False
+        if environment is None:
+            environment = self.environment()
+            lost = self._lost(environment)
+            environment = self._synced(environment)
         devices = self.devices(environment)
         remarks = self.remarks(environment, devices)
+        if lost and environment is not None and not self._lost(environment):
+            remarks.append(origin.loss(environment, mended=True))
         if not head:
             remarks += self.origin(environment)
         return StatusView(
@@ -143,7 +151,9 @@ class Session:
         """Apply what was attached or released from elsewhere and has not reached this process."""
         if environment is None or environment.environ is None or inside.belongs(environment):
             return environment
-        if environment.applied not in ("pending", "unknown") and environment.state != "draining":
+        on_its_way = environment.applied in ("pending", "unknown")
+        missed = bool(environment.grants) and self._lost(environment)
+        if not on_its_way and not missed and environment.state != "draining":
             return environment
         return self._applied(environment)
 
@@ -163,12 +173,16 @@ class Session:
         """Return what is wrong with this process, one sentence each."""
         sentence = notice()
         said = [sentence] if sentence else []
-        if environment is not None:
-            if inside.belongs(environment):
-                return said  # the command's variables, and not ours to look after
-            if not self.terminal and origin.lost(environment):
-                return [*said, origin.sentence_of_loss(environment)]
-        return said + sight.remarks(sight.look(environment), environment, devices)
+        if environment is not None and inside.belongs(environment):
+            return said  # the command's variables, and not ours to look after
+        seen = sight.look(environment)
+        if environment is not None and self._lost(environment):
+            said.append(origin.loss(environment))
+            seen = msgspec.structs.replace(seen, set_to=False)  # nobody has edited anything
+        return said + sight.remarks(seen, environment, devices)
+
+    def _lost(self, environment: Environment | None) -> bool:
+        return environment is not None and not self.terminal and origin.lost(environment)
 
     # -- changing -------------------------------------------------------------------------------
 
