@@ -107,6 +107,31 @@ async def test_a_restart_that_fails_keeps_the_grant_and_says_why(
     assert [grant["device"] for grant in back["grants"]] == [grant["device"] for grant in held]
 
 
+SLOW_TO_END = """
+import time
+print("begun", flush=True)
+try:
+    time.sleep(600)
+finally:
+    time.sleep(1)
+"""
+
+
+async def test_a_cell_may_end_before_its_process_does(server: Server) -> None:
+    """It would be shown as running for ever, with those behind it."""
+    kernel = await server.start_kernel()
+    before = (await attach(server, kernel, WHOLE))["pid"]
+    async with server.talk(kernel) as talk:
+        sent = [talk.client.execute(code) for code in (SLOW_TO_END, "'behind'")]
+        await server.known(kernel, kernel_state="busy")
+        while (await talk.client.get_iopub_msg(timeout=30))["msg_type"] != "stream":
+            pass
+        assert (await server.gpu("POST", f"environments/{kernel}/restart")).status == 202
+        replies = [await talk.reply(message) for message in sent]
+        assert [reply["status"] for reply in replies] == ["error", "aborted"]
+        await another_process(server, kernel, before)
+
+
 async def test_a_cell_that_does_not_listen_is_not_waited_for_long(server: Server) -> None:
     kernel = await server.start_kernel()
     before = (await attach(server, kernel, WHOLE))["pid"]
