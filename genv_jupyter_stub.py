@@ -47,11 +47,12 @@ class Stub:
         self.shell = shell
         managed = MARKER in os.environ or NOTICE in os.environ
         # Taken out: an IPython that is started from here must not hide what is attached by then.
-        if os.environ.pop(UNATTACHED, None) == "hide":
+        unattached = os.environ.pop(UNATTACHED, None)
+        if unattached == "hide":
             os.environ[VISIBLE] = ""
             if PROGRAMS in os.environ:  # nvidia-smi sees what this kernel sees: nothing
                 os.environ["PATH"] = f"{os.environ[PROGRAMS]}:{os.environ.get('PATH', os.defpath)}"
-        if managed and os.environ.get(VISIBLE) == "":
+        if managed and (unattached or os.environ.get(VISIBLE) == ""):
             os.environ.setdefault(NVML_CHECK, "1")
         self.on_import = os.environ.pop(ON_IMPORT, "notice")
         self.notice = os.environ.pop(NOTICE, None)

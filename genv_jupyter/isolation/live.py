@@ -169,7 +169,7 @@ def _look_again(visible: str | None) -> None:
     if visible == "":
         os.environ.setdefault(_NVML_CHECK, "1")
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    # Its versions before 2.4 remember the number, whoever was asked.
+    # Older versions of it remember the number, whoever was asked.
     forget = getattr(getattr(cuda, "device_count", None), "cache_clear", None)
     if forget is not None:
         forget()

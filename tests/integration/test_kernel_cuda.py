@@ -24,6 +24,7 @@ import os
 from cuda.bindings import driver as cuda
 assert int(cuda.cuInit(0)[0]) == 0
 """
+CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -107,6 +108,18 @@ def test_too_late_in_a_kernel_of_nobody_says_what_to_do(server: Server, tmp_path
         assert "CUDA is already initialised in this kernel" in late.error
         assert "Restart it by hand, and attach before anything uses CUDA." in late.error
         assert "--restart" not in late.error, "nobody would restart it"
+
+
+@pytest.mark.parametrize("policy", ["hide", "all"])
+def test_kernel_without_a_grant_lets_pytorch_ask_nvml(tmp_path: Path, policy: str) -> None:
+    look = f"import os\nos.environ.get({CHECK!r})"
+    unattached = {"GENV_JUPYTER_ENVIRONMENT": "id", "GENV_JUPYTER_UNATTACHED": policy}
+    with Kernel(tmp_path, unattached) as kernel:
+        assert kernel.value(look) == "1"
+    with Kernel(tmp_path, {**unattached, CHECK: "0"}) as kernel:
+        assert kernel.value(look) == "0", "the user's own"
+    with Kernel(tmp_path, {"GENV_JUPYTER_ENVIRONMENT": "id"}) as kernel:
+        assert kernel.run(look).text in ("", "None"), "with a grant, or of nobody"
 
 
 # -- started by others -----------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_expression_works_where_nothing_of_ours_is_installed() -> None:
 def test_pytorch_that_remembers_a_number_of_devices_counts_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its versions before 2.4 do, whoever they asked (a stand-in for them)."""
+    """Older versions do, whoever they asked (a stand-in for them)."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch = types.ModuleType("torch")
     torch.cuda = types.ModuleType("torch.cuda")
