@@ -63,7 +63,8 @@ class Panel(View):
             options=AMOUNTS,
             description="Amount",
             tooltip="A part of a GPU (0.5), whole GPUs (1, 2), or memory (4G)",
-            layout=widgets.Layout(width="190px"),
+            layout=widgets.Layout(width="160px"),
+            style={"description_width": "initial"},
         )
         self._buttons = {
             name: widgets.Button(description=text, tooltip=tip, layout=widgets.Layout(width="auto"))

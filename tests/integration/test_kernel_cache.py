@@ -93,9 +93,9 @@ def test_usage_is_what_the_driver_sees_and_keeps_the_peak(kernel: Kernel) -> Non
 
 def test_traceback_and_outputs_are_let_go_and_come_back(kernel: Kernel) -> None:
     kernel.run(CUDA)
-    assert kernel.run("def use():\n    held = Buffer(4)\n    1 / 0\nuse()").status == "error"
     assert kernel.run("Buffer(2)").ok
     assert kernel.run("_2x = 'my own'; _ = 'mine too'").ok
+    assert kernel.run("def use():\n    held = Buffer(4)\n    1 / 0\nuse()").status == "error"
     ran = kernel.run("%gpu empty-cache")
     assert ran.ok, ran
     said = words(ran.text)

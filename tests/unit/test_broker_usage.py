@@ -153,9 +153,12 @@ def test_viewers_cost_no_reading(desk: Bench, monkeypatch: pytest.MonkeyPatch) -
     for _ in range(20):
         desk.broker.usage(desk.me, kernel.id)
     assert readings == []
+    desk.tick(1)
+    desk.source.devices[0].utilization = 100
     for _ in range(20):
-        desk.broker.tick()  # no time passes between them
-    assert seen(desk, kernel).utilization_seconds == 0, "they are one sample"
+        desk.broker.tick()  # no time passes between them: they are one sample
+    assert seen(desk, kernel).utilization_mean == 0
+    assert seen(desk, kernel).utilization_seconds == 1
 
 
 def test_others_may_not_see_it(desk: Bench) -> None:
