@@ -41,9 +41,8 @@ class Torch:
         alive = cuda.is_initialized()
         if self._torch is None:
             self._torch, self._real = torch, cuda.set_per_process_memory_fraction
-            wrapped = functools.wraps(self._real)(self._asked)
-            cuda.set_per_process_memory_fraction = wrapped
-            cuda.memory.set_per_process_memory_fraction = wrapped
+            cuda.set_per_process_memory_fraction = self._wrapped()
+            cuda.memory.set_per_process_memory_fraction = cuda.set_per_process_memory_fraction
             if not alive:
                 cuda._lazy_call(self._started)
         return self._keep() if alive else []
@@ -53,9 +52,16 @@ class Torch:
         with _loudly("PyTorch"):
             self._keep()
 
-    def _asked(self, fraction: Any, device: Any = None) -> None:
-        """Stand for ``torch.cuda.set_per_process_memory_fraction``: the stricter wins."""
-        self._real(fraction, device)
+    def _wrapped(self) -> Callable[..., None]:
+        @functools.wraps(self._real)
+        def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+            self._real(fraction, device)
+            self._asked(fraction, device)
+
+        return set_per_process_memory_fraction
+
+    def _asked(self, fraction: float, device: Any) -> None:
+        """User code has asked for a fraction: the stricter wins."""
         with _loudly("PyTorch"):
             cuda = self._torch.cuda
             if device is None:

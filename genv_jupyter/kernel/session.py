@@ -50,6 +50,7 @@ class Session:
         self.terminal = getattr(shell, "kernel", None) is None
         # With a notice the devices were hidden by us, and no environment is named.
         self.pool = inherited.pool() if notice() is None else inherited.server_pool()
+        self.told: list[str] = []
         self._pid = 0
         self._id: str | None = None
 
@@ -160,6 +161,7 @@ class Session:
     def _applied(self, environment: Environment) -> Environment:
         """Make this process see its grants, and tell the broker."""
         done = live.apply_environ(environment.environ or {})
+        self.told = done["told"]
         patch = EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
         return self.client.patch(environment.id, patch)
 
@@ -216,7 +218,9 @@ class Session:
             self._restart(after, "Attached; the kernel restarts now to see it.")
         after = self._applied(after)
         same = before.applied == "live" and _held(before) == _held(after)
-        return self.status(environment=after, head="Attached already." if same else "Attached.")
+        view = self.status(environment=after, head="Attached already." if same else "Attached.")
+        view.remarks += tuple(self.told)
+        return view
 
     def detach(self, device: str | None = None, *, restart: bool = False) -> StatusView:
         """Give back everything, or one device: hidden in this process first, then freed.
