@@ -47,10 +47,10 @@ def say(text: str) -> None:
             click.echo(printable(line), err=True)
 
 
-def fail(error: GpuError, status: int | None = None) -> NoReturn:
+def fail(error: Exception, status: int) -> NoReturn:
     """Say what an error says, and end."""
     say(f"Error: {error}")
-    raise SystemExit(status_of(error) if status is None else status)
+    raise SystemExit(status)
 
 
 def shows(command: Command) -> Command:
@@ -66,7 +66,7 @@ def shows(command: Command) -> Command:
             facts, view, *status = command(**arguments)
         except GpuError as error:
             if not as_json:
-                fail(error)
+                fail(error, status_of(error))
             click.echo(msgspec.json.encode(error.payload()))
             raise SystemExit(status_of(error)) from None
         click.echo(msgspec.json.encode(facts) if as_json else str(view))

@@ -30,7 +30,7 @@ from genv_jupyter.cli.output import NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, WAIT
 from genv_jupyter.cli.requests import amount_options, request_from
 from genv_jupyter.cli.waiting import WaitOver, until_room
 from genv_jupyter.errors import GpuError
-from genv_jupyter.isolation import inherited, live
+from genv_jupyter.isolation import caps, inherited, live
 from genv_jupyter.kernel import project, words
 from genv_jupyter.model import (
     Environment,
@@ -42,6 +42,7 @@ from genv_jupyter.model import (
 from genv_jupyter.units import parse_duration
 
 FOREVER = "for ever"
+_FILE = re.compile(r"\w[\w-]*[./][\w./-]*|[./][\w./-]+")
 _DASHED = "genv_jupyter.dashed"
 _DASHES = "Put -- and then the program, such as: jupyter gpu run 0.5 -- python train.py"
 
@@ -166,9 +167,8 @@ def shell(program: None, **asked: Any) -> None:
 def _name_of(program: Sequence[str]) -> str:
     """Return what others see: the program and the file it runs, but no arguments."""
     words_ = [Path(program[0]).name]
-    argument = next((word for word in program[1:] if not word.startswith("-")), "")
-    if re.fullmatch(r"[\w./-]+", argument):
-        words_.append(Path(argument).name)
+    files = (word for word in program[1:] if _FILE.fullmatch(word))
+    words_ += [Path(word).name for word in files if not word.replace(".", "").isdigit()][:1]
     return " ".join(words_)
 
 
@@ -215,6 +215,7 @@ def _become(launch: Launch) -> None:
     made = client.create(new)
     environment = _attached(client, made, launch)
     live.apply_environ(environment.environ or {})
+    _limit(launch.program[0])
     os.environ[inherited.COMMAND] = inherited.this_process()
     os.environ.pop(inherited.POOL, None)
     if pool is not None:
@@ -257,6 +258,12 @@ def replace_process(program: Sequence[str]) -> NoReturn:
             raise
     # A script without its first line: shells and env run those too.
     os.execv("/bin/sh", ["sh", shutil.which(program[0]) or program[0], *program[1:]])
+
+
+def _limit(program: str) -> None:
+    """Tell the frameworks beside the program what memory they may take; else those of PATH."""
+    found = [at for at in (shutil.which(program), shutil.which("python3")) if at is not None]
+    caps.settle(os.environ, caps.installed([path for at in found for path in caps.beside(at)]))
 
 
 def _given(client: Client, environment: Environment, launch: Launch) -> str:

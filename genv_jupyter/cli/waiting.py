@@ -18,7 +18,7 @@ _AGAIN = 1.0
 """Seconds after which a broker that is gone is looked for again."""
 
 
-class WaitOver(NoCapacity):
+class WaitOver(Exception):
     """There was no room for as long as somebody was ready to wait."""
 
 
@@ -99,11 +99,8 @@ def until_room(
                 say(f"Waiting ({_how_long(limit)}). {refusal.message}")
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise WaitOver(
-                    f"The wait of {format_duration(limit or 0)} is over. {refusal.message}",
-                    hint=refusal.hint,
-                    details=refusal.details,
-                )
+                waited = format_duration(limit or 0)
+                raise WaitOver(f"The wait of {waited} is over. {refusal}")
             changes.wait(left)
             try:
                 return attempt()
