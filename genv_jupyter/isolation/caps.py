@@ -152,6 +152,24 @@ def installed(paths: Iterable[str] | None = None) -> dict[str, Version]:
     return found
 
 
+def beside(program: str) -> list[str]:
+    """Return where a program looks for packages that stands in the ``bin`` of a Python environment.
+
+    Parameters
+    ----------
+    program
+        Its path: ``.../bin/python``, ``.../bin/papermill``. A link is not followed, since that is
+        how an environment has its interpreter.
+    """
+    library = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(program))), "lib")  # noqa: PTH100, PTH118, PTH120
+    return [
+        os.path.join(library, name, packages)  # noqa: PTH118
+        for name in sorted(_listed(library))
+        if name.startswith("python3")
+        for packages in ("site-packages", "dist-packages")
+    ]
+
+
 def _listed(path: str) -> list[str]:
     try:
         return os.listdir(path or ".")  # noqa: PTH208 (no import for one look)

@@ -130,7 +130,8 @@ class GenvProvisioner(LocalProvisioner):
             result = self._fail_open(BrokerDown(f"GPU management failed: {error}."))
         if self._kernel is not None:
             self._kernel.variables = result
-        variables.put(env, result, os.environ)
+        argv = self.kernel_spec.argv
+        variables.put(env, result, os.environ, argv[0] if argv else None)
         return kwargs
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:

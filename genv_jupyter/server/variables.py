@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, MutableMapping
 
 import msgspec
@@ -66,12 +67,16 @@ def unmanaged(kernel: str | None, policy: str, notice: str) -> Variables:
 
 
 def put(
-    env: MutableMapping[str, str], variables: Mapping[str, str | None], ours: Mapping[str, str]
+    env: MutableMapping[str, str],
+    variables: Mapping[str, str | None],
+    ours: Mapping[str, str],
+    program: str | None = None,
 ) -> None:
     """Bring variables into the environment of a process that is about to start.
 
     What the environment has of another kernel's (the server itself may have been started in one)
     goes. ``ours`` is this process's environment: the kernel must find the same broker.
+    ``program`` is what will be started: which frameworks are beside it decides some variables.
     """
     caps.restore(env)
     put_first(env, None)
@@ -88,8 +93,8 @@ def put(
     # In a kernel without devices the stub does this too: others are hidden from nothing.
     if UNATTACHED not in env and PROGRAMS in env:
         put_first(env, env[PROGRAMS])
-    # Which frameworks its Python has, and so the rest, our stub in the kernel finds out.
-    caps.settle(env, {})
+    found = None if program is None else shutil.which(program, path=env.get("PATH"))
+    caps.settle(env, {} if found is None else caps.installed(caps.beside(found)))
 
 
 def build_request(parts: Mapping[str, object]) -> Request | None:
