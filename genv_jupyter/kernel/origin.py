@@ -81,7 +81,8 @@ def _unknown_to_us(starter: str, terminal: bool) -> str:
     if starter in _HEADLESS:
         return (
             f"{_HEADLESS[starter]} has started this kernel, and no Jupyter server: nothing is "
-            f"hidden here, and grants end with the run. {_FIRST}."
+            f"hidden here, and grants end with the run. {_FIRST}, or start the run with "
+            "`jupyter gpu run`."
         )
     unkept = "nothing is hidden here, and a restart does not keep grants."
     match starter:
