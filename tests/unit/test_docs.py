@@ -105,9 +105,9 @@ def test_magic_lines_are_understood() -> None:
 
 
 def test_terminal_commands_are_understood() -> None:
-    for page, line in named(r"jupyter gpu[^\n`)#]*"):
+    for page, line in named(r"jupyter gpu[^\n`)#\\|>]*"):
         words = line.split()[2:]
-        if words and words[0] in ("...", "…"):
+        if not words or words[0] in ("...", "…"):
             continue
         command = main.commands[words[0]]
         try:
