@@ -106,7 +106,7 @@ def test_magic_lines_are_understood() -> None:
 
 def test_terminal_commands_are_understood() -> None:
     for page, line in named(r"jupyter gpu[^\n`)#\\|>]*"):
-        words = line.split()[2:]
+        words = re.split(r" {3,}", line)[0].split()[2:]
         if not words or words[0] in ("...", "…"):
             continue
         command = main.commands[words[0]]
