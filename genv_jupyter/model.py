@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 DeviceKind = Literal["gpu", "mig"]
 Health = Literal["ok", "lost", "unreliable", "unknown"]
@@ -256,6 +256,11 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     this kernel id. ``previous`` is the kernel whose environment this one takes over. ``pool`` is
     a ``CUDA_VISIBLE_DEVICES`` of the kernelspec, narrowing the server's. ``failure`` says why a
     restart brought no process. Fields left out (``None``) leave what is known as it is.
+
+    ``applied`` is how applying the variables of ``revision`` (their ``GENV_JUPYTER_REVISION``)
+    went, and ``visible`` the ``CUDA_VISIBLE_DEVICES`` read back in the process afterwards
+    (``None``: it is not set there); with ``running`` they are what the process was started with.
+    Without them, or when they are not what is wanted now, a report confirms nothing.
     """
 
     phase: Literal["starting", "running", "restarting"] | None = None
@@ -271,6 +276,8 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     applied: Applied | None = None
     cuda: Cuda | None = None
     failure: str | None = None
+    revision: int | None = None
+    visible: str | UnsetType | None = UNSET
 
 
 class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -288,7 +295,8 @@ class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class EnvironmentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of ``PATCH environments/{id}``.
 
-    ``applied`` and ``cuda`` are what whoever applied the variables saw in the process.
+    ``applied``, ``cuda``, ``revision`` and ``visible`` are what whoever applied the variables saw
+    in the process, as in ``KernelReport``.
     """
 
     name: str | None = None
@@ -296,14 +304,20 @@ class EnvironmentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keep: bool | None = None
     applied: Applied | None = None
     cuda: Cuda | None = None
+    revision: int | None = None
+    visible: str | UnsetType | None = UNSET
 
 
 class Want(Struct, frozen=True, kw_only=True):
-    """What the broker wants a server to do with one of its kernels."""
+    """What the broker wants a server to do with one of its kernels.
+
+    ``launch`` is the start of the kernel that is to be restarted: a later one is not.
+    """
 
     kernel: str
     action: Literal["apply", "restart", "shutdown"]
     environ: dict[str, str | None] | None = None
+    launch: int | None = None
 
 
 class BrokerHealth(Struct, frozen=True, kw_only=True):

@@ -157,9 +157,10 @@ class Client:
         path = _path("servers", server, "kernels", kernel)
         return self._send("PUT", path, report, Environment)
 
-    def end_kernel(self, server: str, kernel: str) -> None:
-        """Tell that a kernel is gone for good."""
-        self._send("DELETE", _path("servers", server, "kernels", kernel), None, Any)
+    def end_kernel(self, server: str, kernel: str, launch: int | None = None) -> None:
+        """Tell that a kernel is gone for good; with ``launch``, unless a later one is there."""
+        query = {"launch": None if launch is None else str(launch)}
+        self._send("DELETE", _path("servers", server, "kernels", kernel), None, Any, query=query)
 
     # -- transport ------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_BODY = 256 * 1024
+_DIGITS = 100
 _ROUTES_HINT = "The routes and their arguments are listed in openapi.json."
 _CUDA: tuple[Cuda, ...] = ("initialized", "not_initialized", "unknown")
 
@@ -144,6 +145,18 @@ class Verbs(web.RequestHandler):
         if value not in ("true", "false"):
             raise BadRequest(f"{name}={value[:32]!r} is not known.", hint="Say true or false.")
         return value == "true"
+
+    def number(self, name: str, meaning: str) -> int | None:
+        """Read a query argument that counts something."""
+        value = self.get_query_argument(name, None)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()):
+            raise BadRequest(
+                f"{name}={value[:32]!r} is no whole number.",
+                hint=f"Say {meaning}, or leave it out.",
+            )
+        return int(value[:_DIGITS])
 
     async def answer(self, verb: Callable[[], Any], status: int = 200) -> None:
         """Run a verb and write what it returns."""
@@ -317,18 +330,15 @@ class KernelHandler(Verbs):
         await self.answer(lambda: self.host.broker.put_kernel(self.caller, server, kernel, report))
 
     async def delete(self, server: str, kernel: str) -> None:
-        await self.answer(lambda: self.host.broker.end_kernel(self.caller, server, kernel))
+        launch = self.number("launch", "the number of a launch")
+        await self.answer(lambda: self.host.broker.end_kernel(self.caller, server, kernel, launch))
 
 
 class EventsHandler(Verbs):
     async def get(self) -> None:
-        since = self.get_query_argument("since", None)
-        if since is not None and not (since.isascii() and since.isdigit()):
-            raise BadRequest(
-                "since is a revision: a whole number.", hint="Leave it out to get a snapshot."
-            )
+        since = self.number("since", "the last revision that was seen")
         server = self.get_query_argument("server", None)
-        await self.host.stream(self, server, None if since is None else int(since[:18]))
+        await self.host.stream(self, server, since)
 
 
 class OpenApiHandler(Verbs):

@@ -139,7 +139,7 @@ OPERATIONS: tuple[Operation, ...] = (
             _CUDA,
             Query("restart", bool, "The caller will restart the kernel, so it is never too late."),
         ),
-        refusals=(*_ASK, errors.CudaInitialized),
+        refusals=(*_ASK, errors.CudaInitialized, errors.Conflict),
     ),
     Operation(
         method="patch",
@@ -162,6 +162,7 @@ OPERATIONS: tuple[Operation, ...] = (
             errors.BadRequest,
             errors.UnknownDevice,
             errors.AmbiguousDevice,
+            errors.Conflict,
         ),
     ),
     Operation(
@@ -250,7 +251,13 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/servers/{id}/kernels/{kernel}",
         name="end_kernel",
         summary="A kernel is gone for good (sockets only)",
-        refusals=(errors.UnknownServer, errors.UnknownEnvironment, errors.NotYours),
+        query=(Query("launch", int, "The launch that has ended: a later one is left alone."),),
+        refusals=(
+            errors.BadRequest,
+            errors.UnknownServer,
+            errors.UnknownEnvironment,
+            errors.NotYours,
+        ),
     ),
     Operation(
         method="get",

@@ -19,12 +19,12 @@ from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
 from genv_jupyter.broker.release import (
     FRESH,
+    check_leaving,
+    cuda_after,
     end_if_gone,
     let_go,
-    proof_of,
     reason_for,
     record_left,
-    unproven,
 )
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
@@ -38,15 +38,13 @@ from genv_jupyter.slots import Slot
 class Attempt(Struct, kw_only=True):
     """One attach on its way.
 
-    ``cuda`` is the best that is known, ``proof`` only what was seen just now (or cannot change
-    back). ``by_process`` says that the process itself asks, and will apply what it gets.
+    ``by_process`` says that the process itself asks, and will apply what it gets.
     """
 
     row: EnvironmentRow
     request: Request
     demand: Demand
     cuda: Cuda
-    proof: Cuda
     restart: bool
     by_process: bool
 
@@ -71,8 +69,7 @@ def attach(
         row=row,
         request=request,
         demand=checked(request),
-        cuda=row.cuda if cuda == "unknown" else cuda,
-        proof=proof_of(row, cuda),
+        cuda=cuda_after(row, cuda),
         restart=restart,
         by_process=by_process,
     )
@@ -82,6 +79,7 @@ def attach(
     held = {g.device: wanted(g) for g in books.grants_of(row.id) if g.state == "granted"}
     if satisfied(held, attempt.demand, slots):
         return _renamed(core, attempt)
+    check_leaving(core, row)
     placed = _placed(core, attempt, slots)
     _check_time(core, attempt, placed)
     failpoints.reach("before_reserve")
@@ -223,18 +221,14 @@ def _confirm(
     parts = {part.device: part for part in placed}
     fresh = {part.now.device for part in reserved if part.before is None}
     applied = _applied_now(attempt)
-    # Unless the process itself asks, and hides now what it had, it may yet use it: hidden first,
-    # freed afterwards.
-    hides = attempt.by_process and not attempt.restart
-    unhidden = row.pid is not None and not hides and attempt.proof == "not_initialized"
-    proof: Cuda = "unknown" if unhidden else attempt.proof
-    if books.grants[row.id].keys() - parts.keys() and not core.refresh():
-        proof = unproven(proof)
+    if books.grants[row.id].keys() - parts.keys():
+        core.refresh()
+    row = msgspec.structs.replace(row, cuda=attempt.cuda)
     new = msgspec.structs.replace(
         row,
         request=msgspec.json.encode(attempt.request).decode(),
         name=attempt.request.name or row.name,
-        cuda=proof,
+        revision=row.revision + 1,
     )
     left = [grant for grant in books.grants_of(row.id) if grant.device not in parts]
     with books.change() as change:
@@ -243,8 +237,9 @@ def _confirm(
             if part is not None:
                 kept = None if grant.device in fresh else grant
                 change.change_grant(grant, _granted(core, attempt, grant, part, applied, kept))
-        draining = [grant for grant in left if not let_go(core, change, row, grant, proof)]
-        new = msgspec.structs.replace(new, reason=reason_for(draining, proof))
+        # Hidden first, freed afterwards: until it is seen with the new devices it has the old.
+        draining = [grant for grant in left if not let_go(core, change, row, grant)]
+        new = msgspec.structs.replace(new, reason=reason_for(draining, row.cuda))
         change.put_environment(new)
         failpoints.reach("inside_confirm")
     for part in placed:
@@ -278,6 +273,8 @@ def _granted(
     larger of both counts on.
     """
     stuck = kept is not None and attempt.cuda == "initialized"
+    # What was draining may be hidden already.
+    seen = kept is not None and kept.applied == "live" and (stuck or kept.state == "granted")
     return replaced(
         grant,
         memory=part.memory,
@@ -287,7 +284,7 @@ def _granted(
         counted_compute=grant.counted_compute if stuck else part.compute or 0,
         counted_exclusive=grant.counted_exclusive if stuck else part.exclusive,
         state="granted",
-        applied=kept.applied if kept is not None and kept.applied == "live" else applied,
+        applied="live" if seen else applied,
         since=grant.since,
     )
 

@@ -156,6 +156,10 @@ class Core:
         """Turn the clock's seconds into a UTC time."""
         return datetime.fromtimestamp(self.clock() if at is None else at, UTC)
 
+    def first_revision(self) -> int:
+        """Return a revision after all that a process may have from an environment that is gone."""
+        return int(self.steady() * 1000)
+
     # -- readings -------------------------------------------------------------------------------
 
     def refresh(self, max_age: float = 0.0) -> bool:

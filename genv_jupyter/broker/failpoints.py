@@ -23,6 +23,7 @@ NAMES = (
     "before_report",
     "inside_report",
     "after_report",
+    "after_restart",
     "before_answer",
 )
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
+from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.release import end_environment, end_if_gone, settle, tie_up
+from genv_jupyter.broker.release import (
+    end_environment,
+    end_if_gone,
+    settle,
+    tie_up,
+    unconfirmed,
+)
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow
 
 SLICE = 500
 """Processes looked at in one round: a round stays a few milliseconds, whatever their number."""
+
+AGAIN = 5.0
+"""Seconds after which what nobody has confirmed is wanted again."""
 
 KERNEL_GONE = "The kernel's process is gone; its devices are kept for a restart."
 SERVER_GONE = "Its Jupyter server is gone; the devices are free when the process ends."
@@ -22,6 +32,8 @@ class Housekeeper:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._todo: list[str] = []
+        self._open: dict[str, int] = {}
+        self._next_wants = float("-inf")
 
     def round(self) -> None:
         """Look at a slice of the environments, and at all that drain."""
@@ -38,6 +50,7 @@ class Housekeeper:
         }
         for environment in draining:
             settle(core, core.books.environments[environment])
+        self._want_again()
         if not self._todo:
             self._todo = list(core.books.environments)
         turn, self._todo = self._todo[:SLICE], self._todo[SLICE:]
@@ -55,6 +68,21 @@ class Housekeeper:
                     continue
                 if any(process.pid == row.pid for process in seen):
                     self._put(msgspec.structs.replace(row, cuda="initialized"))
+
+    def _want_again(self) -> None:
+        """Whoever was to apply variables may have been broken off."""
+        core = self.core
+        if core.steady() < self._next_wants:
+            return
+        self._next_wants = core.steady() + AGAIN
+        before, self._open = self._open, {}
+        for environment in core.books.grants:
+            row = core.books.environments[environment]
+            if not unconfirmed(core.books, row):
+                continue
+            self._open[row.id] = row.revision
+            if before.get(row.id) == row.revision:
+                want_again(core, row)
 
     def _drop_dead_servers(self) -> None:
         books = self.core.books

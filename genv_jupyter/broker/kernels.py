@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import Change, as_wanted, replaced
+from genv_jupyter.broker.books import Change, replaced
+from genv_jupyter.broker.confirmations import started, take_in, want_again
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.release import end_environment, settle
+from genv_jupyter.broker.release import cuda_after, end_environment, settle
 from genv_jupyter.errors import (
     BadRequest,
     Conflict,
@@ -23,7 +24,6 @@ from genv_jupyter.errors import (
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, ServerRow
 from genv_jupyter.model import (
-    Applied,
     EnvironmentPatch,
     KernelReport,
     NewEnvironment,
@@ -99,6 +99,10 @@ def put_kernel(
         _check_owner(core, principal, server, row)
         if _late(row, report):
             return row
+        if report.phase == "starting":
+            # What the process before had to let go of is no part of what this one is told.
+            settle(core, row)
+            row = books.environments[kernel]
     new = _told(core, principal, server, row, report)
     pulse = books.pulse(kernel)
     if report.kernel_state is not None and (
@@ -110,24 +114,27 @@ def put_kernel(
         return row
     failpoints.reach("before_report")
     alias = _alias(core, new)
+    fresh = report.phase == "running" and (row.pid, row.start) != (new.pid, new.start)
     with books.change() as change:
-        change.put_environment(new)
         if alias is not None:
-            _merge(core, change, alias, new)
-        fresh = report.phase == "running" and (row.pid, row.start) != (new.pid, new.start)
-        _apply_report(core, change, new, report.applied, fresh=fresh)
+            new = _merged(core, change, alias, new)
+        new = (started if fresh else take_in)(core, change, new, report)
+        change.put_environment(new)
         failpoints.reach("inside_report")
     failpoints.reach("after_report")
-    if report.phase is not None or report.cuda is not None:
-        settle(core, new)
-    return books.environments[kernel]
+    return _settled(core, new, report)
 
 
-def end_kernel(core: Core, principal: Principal, server: str, kernel: str) -> None:
-    """A kernel is gone for good; one whose process still lives is waited for."""
+def end_kernel(
+    core: Core, principal: Principal, server: str, kernel: str, launch: int | None = None
+) -> None:
+    """A kernel is gone for good; one whose process still lives is waited for.
+
+    The end of an earlier ``launch`` than the present one is over already.
+    """
     server_of(core, principal, server)
     row = core.books.environments.get(kernel)
-    if row is None or row.server != server:
+    if row is None or row.server != server or (launch is not None and launch < row.launch):
         return
     if row.pid is not None and processes.alive(row.pid, row.start):
         with core.books.change() as change:
@@ -150,6 +157,7 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
         user=principal.name,
         kind=new.kind,
         launch=1,
+        revision=core.first_revision(),
         name=_short(new.name),
         pid=new.pid,
         start=start,
@@ -171,14 +179,23 @@ def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> Environmen
     new = msgspec.structs.replace(
         row,
         name=_short(body.name) or row.name,
-        cuda=body.cuda or row.cuda,
+        cuda=cuda_after(row, body.cuda),
     )
     with core.books.change() as change:
+        new = take_in(core, change, new, body)
         change.put_environment(new)
-        _apply_report(core, change, new, body.applied, fresh=False)
-    if body.cuda is not None:
-        settle(core, new)
-    return core.books.environments[row.id]
+    return _settled(core, new, body)
+
+
+def _settled(
+    core: Core, row: EnvironmentRow, report: KernelReport | EnvironmentPatch
+) -> EnvironmentRow:
+    """End what a report confirms to be over, and want anew what it does not confirm."""
+    settle(core, row)
+    row = core.books.environments[row.id]
+    if report.applied is not None or getattr(report, "phase", None) == "running":
+        want_again(core, row)
+    return row
 
 
 def server_of(core: Core, principal: Principal, server: str) -> ServerRow:
@@ -212,6 +229,7 @@ def _born(
         user=principal.name,
         kind="kernel",
         launch=report.launch or 1,
+        revision=core.first_revision(),
         name=_short(report.name),
         path=_short(report.path),
         server=server,
@@ -253,7 +271,7 @@ def _told(
         name=_short(report.name) or row.name,
         pool=_pool_after(core, server, row, report),
         unattached=report.unattached or row.unattached,
-        cuda=report.cuda or row.cuda,
+        cuda=cuda_after(row, report.cuda),
     )
     deadline = core.steady() + core.policy.start_deadline
     if report.phase == "starting":
@@ -264,13 +282,15 @@ def _told(
             start=None,
             cuda="not_initialized",
             deadline=deadline,
+            revision=row.revision + 1,
+            restart=None,
             reason=None,
         )
     if report.failure is not None and row.state in ("reserved", "held"):
         reason = _not_started(core, row, report.failure)
         return msgspec.structs.replace(new, state="held", deadline=deadline, reason=reason)
     if report.phase == "restarting":
-        return msgspec.structs.replace(new, state="held", deadline=deadline)
+        return msgspec.structs.replace(new, state="held", deadline=deadline, restart=None)
     if report.phase == "running":
         if report.pid is None:
             raise BadRequest("A running kernel has a pid.", hint="Say pid.")
@@ -284,6 +304,7 @@ def _told(
             cuda=new.cuda if same else "not_initialized",
             deadline=None,
             reason=None,
+            restart=row.restart if same else None,
         )
     return new
 
@@ -303,26 +324,6 @@ def _pool_after(core: Core, server: str, row: EnvironmentRow, report: KernelRepo
     return core.books.servers[server].pool if pool is None else pool
 
 
-def _apply_report(
-    core: Core, change: Change, row: EnvironmentRow, applied: Applied | None, *, fresh: bool
-) -> None:
-    """Carry what is known of the process now, a fresh one perhaps, into its grants."""
-    if fresh:
-        applied = "live"
-    if applied is None:
-        return
-    for grant in list(core.books.grants_of(row.id)):
-        if grant.state != "granted":
-            continue
-        if applied == "at_restart" and grant.applied == "live":
-            continue  # nothing was changed in the process: it still sees what it saw
-        new = replaced(grant, applied=applied)
-        if fresh:
-            new = as_wanted(new)  # a new process starts with what is wanted; nothing older counts
-        if new != grant:
-            change.change_grant(grant, new)
-
-
 def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
     """Return the environment that a kernel made for itself while its server could not for it."""
     known = core.books.by_pid.get(row.pid) if row.pid is not None else None
@@ -333,14 +334,21 @@ def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
     return other if same else None
 
 
-def _merge(core: Core, change: Change, alias: EnvironmentRow, row: EnvironmentRow) -> None:
+def _merged(
+    core: Core, change: Change, alias: EnvironmentRow, row: EnvironmentRow
+) -> EnvironmentRow:
     """One process has one environment: the kernel's own takes what the other holds."""
-    change.put_environment(
-        msgspec.structs.replace(row, request=alias.request, cuda=alias.cuda, name=alias.name)
-    )
+    change.put_environment(row)
     for grant in list(core.books.grants_of(alias.id)):
         change.change_grant(grant, replaced(grant, environment=row.id))
     change.drop_environment(alias)
+    return msgspec.structs.replace(
+        row,
+        request=alias.request,
+        cuda=alias.cuda,
+        name=alias.name,
+        revision=max(row.revision, alias.revision) + 1,
+    )
 
 
 def _resolved(core: Core, pool: str | None) -> str | None:

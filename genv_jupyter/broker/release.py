@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import Change, as_wanted, counted, replaced, wanted
+from genv_jupyter.broker.books import Books, Change, as_wanted, counted, replaced, wanted
 from genv_jupyter.broker.core import Core
-from genv_jupyter.errors import UnknownDevice
+from genv_jupyter.errors import Conflict, UnknownDevice
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Cuda, Want
@@ -30,24 +30,31 @@ UNCONFIRMED = (
 )
 
 
-def proof_of(row: EnvironmentRow, cuda: Cuda) -> Cuda:
-    """Return what is proven of CUDA in a process, given what the caller saw just now.
+def cuda_after(row: EnvironmentRow, cuda: Cuda | None) -> Cuda:
+    """Return what is known of CUDA in a process, given what somebody has seen in it.
 
-    An older "not initialised" may be outdated; an older "initialised" cannot be.
+    It is never undone there: who says otherwise looked earlier.
     """
-    return "initialized" if cuda == "unknown" and row.cuda == "initialized" else cuda
+    return row.cuda if row.cuda == "initialized" or cuda in (None, "unknown") else cuda
 
 
-def unproven(cuda: Cuda) -> Cuda:
-    """Return what is left of a process's word when the driver does not tell of its children."""
-    return "initialized" if cuda == "initialized" else "unknown"
+def unconfirmed(books: Books, row: EnvironmentRow) -> bool:
+    """Say whether the process is yet to be seen with what it is to have."""
+    open_ = row.confirmed != row.revision and row.cuda != "initialized"
+    return any(
+        grant.applied == "pending" if grant.state == "granted" else open_
+        for grant in books.grants_of(row.id)
+    )
 
 
-def may_let_go(core: Core, row: EnvironmentRow, grant: GrantRow, cuda: Cuda) -> bool:
+def may_let_go(
+    core: Core, row: EnvironmentRow, grant: GrantRow, *, hidden: bool | None = None
+) -> bool:
     """Say whether a grant can end now: its process cannot be on the device, nor any child.
 
-    ``cuda`` is what was seen in the process itself. Children show only in the driver's list of
-    processes; where there is none (``known`` false) the process's own word is all there is.
+    ``hidden`` says that the process does not see it, and had no CUDA when it stopped; by default
+    what it was seen with tells. Children show only in the driver's list of processes; where there
+    is none (``known`` false) the process's own word is all there is.
     """
     if grant.state == "reserved":
         return True
@@ -55,11 +62,13 @@ def may_let_go(core: Core, row: EnvironmentRow, grant: GrantRow, cuda: Cuda) -> 
     seen = () if usage is None else usage.own.get(row.id, ())
     if any(processes.alive(process.pid, process.start) for process in seen):
         return False
-    if row.pid is None or not processes.alive(row.pid, row.start):
+    if row.pid is None:
+        return row.state != "reserved"  # one that is being started may have been told of it
+    if not processes.alive(row.pid, row.start):
         return True
-    if grant.applied not in ("live", "pending", "unknown") and grant.state != "draining":
+    if row.cuda == "initialized" and grant.applied == "at_restart" and grant.state == "granted":
         return True  # it was to come at a restart: the process never saw the device
-    return cuda == "not_initialized"
+    return row.confirmed == row.revision if hidden is None else hidden
 
 
 def detach(
@@ -72,39 +81,51 @@ def detach(
 ) -> EnvironmentRow:
     """Take back all grants of an environment, or the one on a device.
 
-    What a process may still hold becomes draining and ends in ``settle``.
+    What a process may still hold becomes draining and ends in ``settle``. That it has hidden the
+    devices before it asked is believed only of a process itself (``by_process``) into which nobody
+    else puts variables: where a server does, those may be on their way.
 
     Raises
     ------
     UnknownDevice, AmbiguousDevice
         ``device`` (a UUID, the beginning of one, or an index) names none that is held, or several.
+    Conflict
+        Another kernel is taking over.
     """
     books = core.books
+    check_leaving(core, row)
     grants = list(books.grants_of(row.id))
+    if not grants and row.previous is not None and books.grants.get(row.previous):
+        raise Conflict(
+            "This kernel is just taking over the GPUs of the one before it.",
+            hint="Try again in a moment; if the old kernel stays, shut it down.",
+        )
     if device is not None:
         grants = [_named(core, device, grants)]
     if not grants:
         return row
     # Without children nothing but the process itself, which has just spoken, can be on a device.
     childless = row.pid is not None and not processes.has_children(row.pid)
-    if not core.refresh(FRESH if childless else 0.0) and not childless:
-        cuda = unproven(cuda)
-    proof = proof_of(row, cuda)
+    told = core.refresh(FRESH if childless else 0.0) or childless
+    row = msgspec.structs.replace(row, cuda=cuda_after(row, cuda))
+    alone = by_process and row.server is None
+    hidden = told and alone and cuda == row.cuda == "not_initialized"
     failpoints.reach("before_release")
     with books.change() as change:
-        draining = [g for g in grants if not let_go(core, change, row, g, proof)]
+        draining = [g for g in grants if not let_go(core, change, row, g, hidden=hidden)]
         whole = len(grants) == len(books.grants.get(row.id, ()))
         new = msgspec.structs.replace(
             row,
-            cuda=proof,
-            reason=reason_for(draining, proof),
+            revision=row.revision + 1,
+            confirmed=row.revision + 1 if hidden else row.confirmed,
+            reason=reason_for(draining, row.cuda),
             request=None if whole else row.request,
         )
         change.put_environment(new)
         failpoints.reach("inside_release")
     failpoints.reach("after_release")
     record_left(core, row, grants, draining)
-    if draining and proof != "initialized" and not by_process and row.server:
+    if draining and row.cuda != "initialized" and not by_process and row.server:
         books.want(row.server, Want(kernel=row.id, action="apply"))
     return books.environments[row.id]
 
@@ -120,9 +141,11 @@ def _named(core: Core, device: str, grants: Sequence[GrantRow]) -> GrantRow:
     return held[slot.uuid]
 
 
-def let_go(core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, proof: Cuda) -> bool:
+def let_go(
+    core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, *, hidden: bool = False
+) -> bool:
     """End a grant, or have it drain; say whether it has ended."""
-    if may_let_go(core, row, grant, proof):
+    if may_let_go(core, row, grant, hidden=hidden):
         change.drop_grant(grant)
         return True
     if grant.state != "draining":
@@ -130,11 +153,11 @@ def let_go(core: Core, change: Change, row: EnvironmentRow, grant: GrantRow, pro
     return False
 
 
-def reason_for(draining: Sequence[GrantRow], proof: Cuda) -> str | None:
+def reason_for(draining: Sequence[GrantRow], cuda: Cuda) -> str | None:
     """Say why grants drain, if some do."""
     if not draining:
         return None
-    return RESTART_TO_FREE if proof == "initialized" else UNCONFIRMED
+    return RESTART_TO_FREE if cuda == "initialized" else UNCONFIRMED
 
 
 def record_left(
@@ -153,11 +176,7 @@ def settle(core: Core, row: EnvironmentRow) -> None:
         return
     if not core.refresh(SETTLE_AGE):
         return
-    over = [
-        grant
-        for grant in draining
-        if may_let_go(core, row, grant, row.cuda) or _quiet(core, row, grant)
-    ]
+    over = [grant for grant in draining if may_let_go(core, row, grant) or _quiet(core, row, grant)]
     if not over:
         return
     with core.books.change() as change:
@@ -206,12 +225,17 @@ def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
     heir_id = books.successors.get(row.id)
     follower = None if heir_id is None else books.environments.get(heir_id)
     # One that has asked for devices of its own meanwhile keeps those.
-    heir = None if follower is not None and books.grants.get(follower.id) else follower
+    own = {} if follower is None else books.grants.get(follower.id, {})
+    heir = None if own else follower
     grants = list(books.grants_of(row.id))
     with books.change() as change:
         for grant in grants:
             if heir is not None and grant.state == "granted":
                 change.change_grant(grant, _inherited(heir, grant))
+            elif follower is not None and _still_seen(follower, grant, own):
+                change.change_grant(
+                    grant, as_wanted(grant, environment=follower.id, state="draining")
+                )
             else:
                 change.drop_grant(grant)
         if follower is not None:
@@ -238,16 +262,37 @@ def end_if_gone(core: Core, row: EnvironmentRow) -> bool:
     if lives or served or row.state != "granted":
         return False
     grants = list(books.grants_of(row.id))
-    left = [g for g in grants if not may_let_go(core, row, g, "unknown")]
+    left = [g for g in grants if not may_let_go(core, row, g)]
     if not left or row.kind == "kernel":
         end_environment(core, row, "its process is gone")
         return True
     if row.reason != LEFT_BEHIND:
         with books.change() as change:
-            draining = [g for g in grants if not let_go(core, change, row, g, "unknown")]
+            draining = [g for g in grants if not let_go(core, change, row, g)]
             change.put_environment(msgspec.structs.replace(row, reason=LEFT_BEHIND))
         record_left(core, row, grants, draining)
     return True
+
+
+def _still_seen(follower: EnvironmentRow, grant: GrantRow, own: Container[str]) -> bool:
+    """Say whether a kernel may yet see what it was lent and has replaced by its own."""
+    lent = grant.state == "granted" and grant.device not in own
+    return lent and follower.confirmed != follower.revision
+
+
+def check_leaving(core: Core, row: EnvironmentRow) -> None:
+    """Refuse to change what a kernel has while another takes it over, and sees it already.
+
+    Raises
+    ------
+    Conflict
+        Its notebook is being given another kernel.
+    """
+    if core.books.successors.get(row.id) in core.books.environments:
+        raise Conflict(
+            "This notebook is being given another kernel, which takes over these GPUs.",
+            hint="Ask in the new kernel in a moment; if both stay, shut one of them down.",
+        )
 
 
 def _inherited(heir: EnvironmentRow, grant: GrantRow) -> GrantRow:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.broker import attach, kernels, release, smi, views
+from genv_jupyter.broker import attach, failpoints, kernels, release, smi, views
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.usage_view import usage_view
@@ -229,12 +230,18 @@ class Broker:
         """Have the server restart the kernel; its grants are kept."""
         with self.lock:
             row = self.core.environment(principal, environment)
-            if row.server is None or row.server not in self.books.servers:
+            server = row.server
+            if server is None or server not in self.books.servers:
                 raise Conflict(
                     "No Jupyter server that knows us has started this kernel.",
                     hint="Restart it by hand; its grants are kept for as long as it lives.",
                 )
-            self.books.want(row.server, Want(kernel=row.id, action="restart"))
+            until = self.core.steady() + self.core.policy.start_deadline
+            row = msgspec.structs.replace(row, restart=until)
+            with self.books.change() as change:
+                change.put_environment(row)
+            failpoints.reach("after_restart")
+            self.books.want(server, _restart_of(row))
             return self._view(principal, row)
 
     # -- what servers tell ----------------------------------------------------------------------
@@ -257,10 +264,12 @@ class Broker:
             row = kernels.put_kernel(self.core, principal, server, kernel, report)
             return self._view(principal, row)
 
-    def end_kernel(self, principal: Principal, server: str, kernel: str) -> None:
-        """A kernel is gone for good."""
+    def end_kernel(
+        self, principal: Principal, server: str, kernel: str, launch: int | None = None
+    ) -> None:
+        """A kernel is gone for good; with ``launch``, unless it has been started again since."""
         with self.lock:
-            kernels.end_kernel(self.core, principal, server, kernel)
+            kernels.end_kernel(self.core, principal, server, kernel, launch)
 
     # -- by itself ------------------------------------------------------------------------------
 
@@ -319,14 +328,11 @@ class Broker:
         """Want again what a server has not confirmed: it may never have heard of it."""
         with self.lock:
             for row in self.books.environments.values():
-                if row.server == server and row.state == "granted" and self._unconfirmed(row):
-                    self.books.want(server, Want(kernel=row.id, action="apply"))
-
-    def _unconfirmed(self, row: EnvironmentRow) -> bool:
-        return any(
-            grant.applied == "pending" if grant.state == "granted" else row.cuda == "unknown"
-            for grant in self.books.grants_of(row.id)
-        )
+                if row.server != server:
+                    continue
+                want_again(self.core, row)
+                if row.restart is not None and self.core.steady() <= row.restart:
+                    self.books.want(server, _restart_of(row))
 
     def take_wants(self, server: str) -> tuple[Want, ...]:
         """Return what the broker wants of a server, once, as things are now."""
@@ -338,6 +344,7 @@ class Broker:
                 for want in self.books.wants.pop(server, ())
                 if (row := self.books.environments.get(want.kernel)) is not None
                 and row.server == server
+                and (want.action != "restart" or row.restart is not None)  # it may have come
             )
 
     def idle(self) -> bool:
@@ -378,3 +385,7 @@ class Broker:
                     reason=reason,
                 )
             )
+
+
+def _restart_of(row: EnvironmentRow) -> Want:
+    return Want(kernel=row.id, action="restart", launch=row.launch)

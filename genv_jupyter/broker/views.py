@@ -139,6 +139,7 @@ def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
             if not grant.exclusive
         },
         programs=core.programs,
+        revision=row.revision,
     )
 
 

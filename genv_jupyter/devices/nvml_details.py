@@ -44,9 +44,7 @@ _FIXED = (
     _Ask(("architecture",), "nvmlDeviceGetArchitecture"),
     _Ask(("power_management",), "nvmlDeviceGetPowerManagementMode"),
     _Ask(("power_default",), "nvmlDeviceGetPowerManagementDefaultLimit"),
-    _Ask(
-        ("power_min", "power_max"), "nvmlDeviceGetPowerManagementLimitConstraints", parts=(0, 1)
-    ),
+    _Ask(("power_min", "power_max"), "nvmlDeviceGetPowerManagementLimitConstraints", parts=(0, 1)),
     _Ask(("graphics_clock_max",), "nvmlDeviceGetMaxClockInfo", (_GRAPHICS,)),
     _Ask(("sm_clock_max",), "nvmlDeviceGetMaxClockInfo", (_SM,)),
     _Ask(("memory_clock_max",), "nvmlDeviceGetMaxClockInfo", (_MEMORY,)),

@@ -10,6 +10,10 @@ from genv_jupyter.isolation.live import PROGRAMS as PROGRAMS
 from genv_jupyter.model import Limit, Limits
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
+REVISION = "GENV_JUPYTER_REVISION"
+"""Grows with every change of what an environment is to see. It stands in the process beside the
+variables, so that none older than those are put there, and a report says which it speaks of."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -32,6 +36,7 @@ def environ_of(
     *,
     hide: bool,
     pool: str | None,
+    revision: int,
     caps: Mapping[str, Cap] | None = None,
     programs: str | None = None,
 ) -> dict[str, str | None]:
@@ -45,6 +50,8 @@ def environ_of(
         Without a grant: whether every device is hidden, or the pool is visible.
     pool
         The ``CUDA_VISIBLE_DEVICES`` that was there before us.
+    revision
+        Which change of the environment this is.
     caps
         Of the devices that are granted in part. What frameworks make of them is decided where the
         process is (``isolation.caps``).
@@ -52,19 +59,20 @@ def environ_of(
         The directory with the environment's ``nvidia-smi``, to be first in PATH; where the process
         sees all devices, NVIDIA's own tells the truth.
     """
+    which: dict[str, str | None] = {MARKER: environment, REVISION: str(revision)}
     limits = _limits(devices, caps or {})
     if programs is not None:
         limits[PROGRAMS] = programs if devices or hide else None
     if devices:
         return {
-            MARKER: environment,
+            **which,
             VISIBLE: ",".join(devices),
             ORDER: "PCI_BUS_ID",
             MPS_PIPE: NO_MPS,
             **limits,
         }
     visible = "" if hide else pool
-    return {MARKER: environment, VISIBLE: visible, ORDER: None, MPS_PIPE: None, **limits}
+    return {**which, VISIBLE: visible, ORDER: None, MPS_PIPE: None, **limits}
 
 
 def _limits(devices: Sequence[str], caps: Mapping[str, Cap]) -> dict[str, str | None]:
@@ -86,6 +94,12 @@ def caps_in(environ: Mapping[str, str | None]) -> dict[str, Cap]:
         for device, memory, total in rows
         if memory
     }
+
+
+def revision_of(environ: Mapping[str, str | None] | None) -> int | None:
+    """Return which change of its environment these variables are, if they say so."""
+    value = (environ or {}).get(REVISION)
+    return None if value is None else int(value)
 
 
 def limits_of(*, compute: int | None, exclusive: bool, simulated: bool) -> Limits:

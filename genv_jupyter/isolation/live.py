@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 from typing import Any, Mapping, MutableMapping  # noqa: UP035 (Python 3.8 runs this too)
 
 from genv_jupyter.isolation.caps import LIMIT, TOTAL, installed, settle
@@ -20,14 +21,17 @@ _NOT_SENT = (
     "from genv_jupyter.isolation.caps import LIMIT, TOTAL, installed, settle\n",
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_MARKER = "GENV_JUPYTER_ENVIRONMENT"
+_REVISION = "GENV_JUPYTER_REVISION"
 _NOT_INITIALIZED = 3
+_DIGITS = 19
 _REMEMBERING = ("jax", "tensorflow")
 _THROUGH_RUNTIME = ("torch", "cupy")
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 PROGRAMS = "GENV_JUPYTER_PROGRAMS"
 """Holds the directory that is first in PATH: of the environment's own ``nvidia-smi``."""
-_PATIENT = (LIMIT, TOTAL, PROGRAMS)
+_PATIENT = (LIMIT, TOTAL, PROGRAMS, _REVISION)
 """Variables that CUDA does not read: for these it is never too late."""
 
 _seen_initialized = False
@@ -93,46 +97,52 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     """Set variables (``None`` unsets one) if CUDA can still see the change.
 
     Where CUDA is initialised nothing is changed, so that children started from now on see the same
-    devices as the process itself.
+    devices as the process itself. Nor is anything where the process has a later revision already:
+    variables that waited in a queue may come after those that replaced them.
 
     Returns
     -------
     dict
         ``cuda`` as ``cuda_state``; ``applied``: ``live``, or ``at_restart`` when the values differ
         and CUDA would not see them; ``visible``: what ``CUDA_VISIBLE_DEVICES`` is now;
-        ``stubborn``: as ``stubborn`` says, before the change; ``told``: what was said to frameworks
-        that hold memory already, one sentence each.
+        ``revision``: which variables this speaks of; ``stubborn``: as ``stubborn`` says, before the
+        change; ``told``: what was said to frameworks that hold memory already, one sentence each.
     """
+    # The server's thread and the user's may come together, each with its own copy of this module.
+    lock = vars(sys).setdefault(f"_genv_jupyter_{os.getpid()}", threading.RLock())
+    with lock:
+        return _applied(environ)
+
+
+def _applied(environ: Mapping[str, str | None]) -> dict[str, Any]:
     cuda = cuda_state()
     remembering = stubborn()
+    applied, told = "live", []
+    revision = _revision(environ)
+    there = _revision(os.environ) if os.environ.get(_MARKER) == environ.get(_MARKER) else None
     changed = {name: value for name, value in environ.items() if os.environ.get(name) != value}
     devices = {name: value for name, value in changed.items() if name not in _PATIENT}
-    applied = "live"
-    if devices and cuda == "initialized" and not _only_edited(devices):
+    if revision is not None and there is not None and revision < there:
+        revision = there
+    elif devices and cuda == "initialized" and not _only_edited(devices):
         applied = "at_restart"
     else:
         if PROGRAMS in environ:
             put_first(os.environ, environ[PROGRAMS])
-        for name, value in changed.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        if _VISIBLE in changed:
-            _look_again(changed[_VISIBLE])
-    # Our stub, where it is loaded, watches for cells that overwrite the variable: this is not one.
-    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
-    if stub is not None and applied == "live" and _VISIBLE in environ:
-        stub.expected, stub.told = environ[_VISIBLE], False
-        if _VISIBLE in changed:
-            stub.remembering = remembering
-    told = []
-    if applied == "live" and LIMIT in environ:
-        told = _keep_to_cap(stub)
+        _set_variables(changed)
+        # Our stub, where it is loaded, watches for cells that overwrite the variable: this is none.
+        stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+        if stub is not None and _VISIBLE in environ:
+            stub.expected, stub.told = environ[_VISIBLE], False
+            if _VISIBLE in changed:
+                stub.remembering = remembering
+        if LIMIT in environ:
+            told = _keep_to_cap(stub)
     return {
         "cuda": cuda,
         "applied": applied,
         "visible": os.environ.get(_VISIBLE),
+        "revision": revision,
         "stubborn": remembering,
         "told": told,
     }
@@ -154,6 +164,21 @@ def _keep_to_cap(stub: Any) -> list[str]:
         return list(stub.follow())
     settle(os.environ, installed())
     return []
+
+
+def _set_variables(changed: Mapping[str, str | None]) -> None:
+    for name, value in changed.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+    if _VISIBLE in changed:
+        _look_again(changed[_VISIBLE])
+
+
+def _revision(environ: Mapping[str, str | None]) -> int | None:
+    value = environ.get(_REVISION) or ""
+    return int(value) if value.isdecimal() and len(value) < _DIGITS else None
 
 
 def _only_edited(changed: Mapping[str, str | None]) -> bool:

@@ -162,7 +162,12 @@ class Session:
         """Make this process see its grants, and tell the broker."""
         done = live.apply_environ(environment.environ or {})
         self.told = done["told"]
-        patch = EnvironmentPatch(applied=done["applied"], cuda=done["cuda"])
+        patch = EnvironmentPatch(
+            applied=done["applied"],
+            cuda=done["cuda"],
+            revision=done["revision"],
+            visible=done["visible"],
+        )
         return self.client.patch(environment.id, patch)
 
     def origin(self, environment: Environment | None) -> list[str]:
@@ -228,23 +233,18 @@ class Session:
         Raises
         ------
         GpuError
-            The broker refused or cannot be reached; this process sees what it saw before.
+            The broker refused or cannot be reached; this process sees what the broker last heard
+            of, and nothing is free that it sees.
         """
         environment = self.environment()
         if environment is None or not environment.grants:
             return self.status(environment=environment, head="There is nothing to release.")
         if inside.belongs(environment):
             return self.status(environment=environment)
-        cuda = _cuda()
-        before = {name: os.environ.get(name) for name in environment.environ or {}}
-        if cuda == "not_initialized":
-            live.apply_environ({VISIBLE: ""})
-        try:
-            after = self.client.detach(environment.id, device=device, cuda=cuda)
-        except BaseException:
-            live.apply_environ(before)
-            raise
-        live.apply_environ(after.environ or {})
+        # Nothing is hidden yet, so this says no more than that it is too late, or may not be.
+        cuda: Cuda = "initialized" if _cuda() == "initialized" else "unknown"
+        after = self.client.detach(environment.id, device=device, cuda=cuda)
+        after = self._applied(after)
         draining = [grant for grant in after.grants if grant.state == "draining"]
         if draining and restart and environment.server is not None:
             self._restart(after, "Released; the kernel restarts now to free the device.")

@@ -53,7 +53,12 @@ class ServerRow(Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentRow(Struct, frozen=True, kw_only=True):
-    """An environment. ``request`` is JSON text; the process is (``pid``, ``start``)."""
+    """An environment. ``request`` is JSON text; the process is (``pid``, ``start``).
+
+    ``revision`` counts the changes of what the process is to see; ``confirmed`` is the last of
+    them that was seen in it before CUDA was initialised. ``restart`` is until when
+    (steady seconds) a restart is wanted that somebody was promised.
+    """
 
     id: str
     owner: str
@@ -76,6 +81,9 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     created: float
     expires: float | None = None
+    revision: int = 0
+    confirmed: int | None = None
+    restart: float | None = None
 
     @classmethod
     def nobody(cls, owner: str) -> EnvironmentRow:

@@ -122,6 +122,9 @@ environments = Table(
     Column("reason", Text),
     Column("created", Double, nullable=False),
     Column("expires", Double),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("confirmed", BigInteger),
+    Column("restart", Double),
     sqlite_with_rowid=False,
 )
 
@@ -170,7 +173,7 @@ version = Table(
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 
-LIVE = Schema("live", live, ("live_1",))
+LIVE = Schema("live", live, ("live_1", "live_2"))
 RECORDS = Schema("records", records, ("records_1",))
 
 _CHECKS = [

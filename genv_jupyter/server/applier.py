@@ -19,9 +19,10 @@ from typing import Any
 import zmq.asyncio
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.session import Session
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from genv_jupyter.isolation import live
+from genv_jupyter.isolation.environ import revision_of
 from genv_jupyter.model import Applied, Cuda
 
 Environ = Mapping[str, str | None]
@@ -37,10 +38,15 @@ _ROUNDS = 5
 
 
 class Outcome(Struct, frozen=True):
-    """What was seen in a kernel. ``applied`` is ``None`` where nothing was to be applied."""
+    """What was seen in a kernel. ``applied`` is ``None`` where nothing was to be applied.
+
+    ``visible`` is there only where it was read back in the process.
+    """
 
     applied: Applied | None
     cuda: Cuda
+    revision: int | None = None
+    visible: str | UnsetType | None = UNSET
 
 
 class Unreachable(Exception):
@@ -88,7 +94,12 @@ class Applier:
         except (TimeoutError, Unreachable) as error:
             self._log.debug("kernel %s did not say how CUDA is: %s", kernel, error)
             return None
-        return Outcome(answer.get("applied"), answer["cuda"])
+        return Outcome(
+            answer.get("applied"),
+            answer["cuda"],
+            answer.get("revision"),
+            answer.get("visible", UNSET),
+        )
 
     def apply(self, kernel: str, environ: Environ) -> asyncio.Task[None]:
         """Apply variables and tell the broker how it went; joins the same already under way."""
@@ -136,7 +147,7 @@ class Applier:
             if _is_python(manager):
                 outcome = await self.ask(kernel, environ, APPLY_SECONDS)
             else:
-                outcome = Outcome("at_restart", "unknown")
+                outcome = Outcome("at_restart", "unknown", revision_of(environ))
             # What is wanted may have changed while this waited in the kernel's queue.
             outcome = outcome or Outcome("unknown", "unknown")
             wanted = await self._tell(kernel, environ, outcome)

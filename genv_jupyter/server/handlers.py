@@ -179,22 +179,12 @@ class EnvironmentHandler(Door):
 
     @allowed("write")
     async def delete(self, environment: str) -> None:
-        """Detach; a kernel of this server lets go first, so that the device is free at once."""
-        device, cuda = self.argument("device"), "unknown"
-        before: Environment | None = None
-        if self.host.manager_of(environment) is not None:
+        """Detach; a kernel of this server hides the devices at once, and then they are free."""
+        cuda = await self.host.applier.probe(environment)
+        device = self.argument("device")
+        status, body = await self.ask("DELETE", _path(environment), device=device, cuda=cuda)
+        if status == 200 and await self._applied(self._learned(body)):
             status, body = await self.ask("GET", _path(environment))
-            if status == 200:
-                before = self._learned(body)
-                cuda = await self.host.let_go(before, device)
-        status = 500
-        try:
-            status, body = await self.ask("DELETE", _path(environment), device=device, cuda=cuda)
-        finally:
-            if status >= 400 and before is not None and before.environ is not None:
-                self.host.applier.apply(before.id, before.environ)  # it keeps what it has
-        if status == 200:
-            self._learned(body)
         self.answer(status, body)
 
     def _learned(self, body: bytes) -> Environment:
@@ -204,9 +194,11 @@ class EnvironmentHandler(Door):
         return environment
 
     async def _applied(self, environment: Environment) -> bool:
-        """Apply what was granted; say whether that was done in time."""
+        """Apply what was granted or given back; say whether that was done in time."""
         environ = environment.environ
-        if environment.applied != "pending" or environ is None:
+        drains = any(grant.state == "draining" for grant in environment.grants)
+        late = environment.cuda == "initialized"
+        if environ is None or not (environment.applied == "pending" or (drains and not late)):
             return False
         if self.host.manager_of(environment.id) is None:
             return False

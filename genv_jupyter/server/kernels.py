@@ -17,9 +17,9 @@ from jupyter_server.services.sessions.handlers import SessionHandler
 from tornado import web
 
 from genv_jupyter.errors import GpuError
-from genv_jupyter.isolation.environ import caps_in, environ_of
-from genv_jupyter.model import Cuda, Environment, Event, KernelState, Want
-from genv_jupyter.server.applier import PROBE_SECONDS, Applier, Environ, Outcome
+from genv_jupyter.isolation.environ import revision_of
+from genv_jupyter.model import Event, KernelState, Want
+from genv_jupyter.server.applier import Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy
 from genv_jupyter.server.reports import Kernel
@@ -53,6 +53,7 @@ class ServerHost(Host):
         self._managers: dict[str, Any] = {}
         self._observed: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dirty: set[Kernel] = set()
+        self._restarting: set[str] = set()
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -203,7 +204,11 @@ class ServerHost(Host):
         elif kernel is None or want.kernel not in kernels:
             self.log.info("Kernel %s is not here any more.", want.kernel)
         elif want.action == "restart":
-            self._spawn(restart(kernels, kernel, self.reports, self.log))
+            if want.launch not in (None, kernel.launch) or kernel.id in self._restarting:
+                return  # it was restarted since, or is just being
+            self._restarting.add(kernel.id)
+            task = self._spawn(restart(kernels, kernel, self.reports, self.log))
+            task.add_done_callback(lambda _: self._restarting.discard(kernel.id))
         else:
             self._spawn(ensure_async(kernels.shutdown_kernel(want.kernel)))
 
@@ -214,31 +219,20 @@ class ServerHost(Host):
         known = self.reports.kernels.get(kernel)
         return self._managers.get(kernel) if known is not None and known.pid is not None else None
 
-    async def let_go(self, environment: Environment, device: str | None) -> Cuda:
-        """Hide what is about to be detached, where CUDA is not initialised; say how it is."""
-        kernel = self.reports.kernels.get(environment.id)
-        if kernel is None:
-            return "unknown"
-        left = [
-            grant.device
-            for grant in environment.grants
-            if grant.state == "granted" and device is not None and grant.device != device
-        ]
-        pool = kernel.pool if kernel.pool is not None else self.reports.link.pool
-        caps = caps_in(environment.environ or {})
-        hide = kernel.unattached == "hide"
-        hidden = environ_of(kernel.id, left, hide=hide, pool=pool, caps=caps)
-        outcome = await self.applier.ask(kernel.id, hidden, PROBE_SECONDS)
-        return "unknown" if outcome is None else outcome.cuda
-
     async def _tell(self, kernel: str, environ: Environ, outcome: Outcome) -> Environ | None:
         known = self.reports.kernels.get(kernel)
         if known is None:
             return None
-        if outcome.applied == "live":
+        if outcome.applied == "live" and outcome.revision == revision_of(environ):
             known.variables = environ
-        cuda = None if outcome.cuda == "unknown" else outcome.cuda
-        telling = self.reports.applied(known, known.launch, outcome.applied, cuda)
+        telling = self.reports.applied(
+            known,
+            known.launch,
+            outcome.applied,
+            None if outcome.cuda == "unknown" else outcome.cuda,
+            revision=outcome.revision,
+            visible=outcome.visible,
+        )
         try:
             environment = await asyncio.wrap_future(telling)
         except GpuError as error:

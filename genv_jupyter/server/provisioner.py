@@ -200,7 +200,7 @@ class GenvProvisioner(LocalProvisioner):
         kernel.pool = pool if pool != host.reports.link.pool else None
         started = await self._ask(kernel, request)
         trouble = started.refusal or trouble
-        environ = started.environment.environ
+        environ = kernel.started = started.environment.environ
         if environ is not None and variables.attached(environ):
             result = variables.granted(environ)
         else:
@@ -242,6 +242,8 @@ class GenvProvisioner(LocalProvisioner):
         notice = f"{error.message} {error.hint or _HINT}".strip()
         self.log.warning("Kernel %s: %s", self.kernel_id, notice)
         kernel = self._kernel
+        if kernel is not None:
+            kernel.started = kernel.environ
         if kernel is None or kernel.environ is None:  # the broker has never heard of it
             known = None if kernel is None else kernel.id
             return variables.unmanaged(known, self.unattached, notice)
@@ -276,7 +278,7 @@ class GenvProvisioner(LocalProvisioner):
         self._kernel = None
         self._launched = False
         self._host.forget(kernel.id)
-        return self._host.reports.ended(kernel.id)
+        return self._host.reports.ended(kernel)
 
 
 def _is_uuid(text: str) -> bool:

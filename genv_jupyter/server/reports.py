@@ -11,8 +11,11 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import BrokerDown, GpuError, UnknownEnvironment, UnknownServer
+from genv_jupyter.isolation.environ import VISIBLE, revision_of
 from genv_jupyter.model import (
     Applied,
     Cuda,
@@ -37,7 +40,8 @@ class Kernel:
     ``launch`` is the number of the present start: it only ever grows for one id, also over
     processes that know nothing of each other. ``pid`` is ``None`` while a start is under way.
     ``variables`` is what the process has, as far as is known here; ``environ`` what its
-    environment says it should have, when the broker was last heard of it.
+    environment says it should have, when the broker was last heard of it; ``started`` what it said
+    of that when the process began with it.
     """
 
     id: str
@@ -51,12 +55,22 @@ class Kernel:
     previous: str | None = None
     variables: Environ | None = None
     environ: Environ | None = None
+    started: Environ | None = None
 
     def next_launch(self) -> None:
         """Begin another start."""
-        self.launch = max(self.launch + 1, int(time.time()))
+        self.launch = max(self.launch + 1, int(time.time() * 1000))
         self.pid = None
         self.state, self.idle_since = "starting", None
+
+    def born(self, pid: int) -> KernelReport:
+        """Return what is to be told of the process, once it is there."""
+        return self.report(
+            phase="running",
+            pid=pid,
+            revision=revision_of(self.started),
+            visible=UNSET if self.started is None else self.started.get(VISIBLE),
+        )
 
     def report(self, **more: Any) -> KernelReport:
         """Return what is to be told of this kernel now."""
@@ -104,7 +118,7 @@ class Reports:
         self.kernels: dict[str, Kernel] = {}
         self._on_event = on_event
         self._on_stale = on_stale
-        self._ended: set[str] = set()
+        self._ended: dict[str, int] = {}
         self._workers = Workers(2, "genv-jupyter-report")
         self._lanes = Lanes(self._workers)
         self._closing = False
@@ -119,7 +133,7 @@ class Reports:
         Once ``abandoned`` is set nobody waits for the answer, and nothing is attached any more.
         """
         self.kernels[kernel.id] = kernel
-        self._ended.discard(kernel.id)
+        self._ended.pop(kernel.id, None)
         report = kernel.report(phase="starting", previous=kernel.previous)
 
         def job() -> Started:
@@ -138,7 +152,7 @@ class Reports:
         """Tell that the process exists now."""
         self.kernels[kernel.id] = kernel
         kernel.pid = pid
-        report = kernel.report(phase="running", pid=pid)
+        report = kernel.born(pid)
         return self._lanes.submit(
             kernel.id, lambda: self._compare(kernel, self._tell(kernel.id, report))
         )
@@ -156,11 +170,11 @@ class Reports:
         report = kernel.report(failure=str(error) or type(error).__name__)
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 
-    def ended(self, kernel: str) -> Future[None]:
+    def ended(self, kernel: Kernel) -> Future[None]:
         """Tell that a kernel is gone for good; again is nothing."""
-        self.kernels.pop(kernel, None)
-        self._ended.add(kernel)
-        return self._lanes.submit(kernel, lambda: self._end(self.link.reports, kernel))
+        self.kernels.pop(kernel.id, None)
+        self._ended[kernel.id] = kernel.launch
+        return self._lanes.submit(kernel.id, lambda: self._end(self.link.reports, kernel.id))
 
     def changed(self, kernel: Kernel) -> None:
         """Tell a kernel's state and path, unless a start or its end tells for itself."""
@@ -172,10 +186,19 @@ class Reports:
         self._lanes.submit(kernel.id, job)
 
     def applied(
-        self, kernel: Kernel, launch: int, applied: Applied | None, cuda: Cuda | None
+        self,
+        kernel: Kernel,
+        launch: int,
+        applied: Applied | None,
+        cuda: Cuda | None,
+        *,
+        revision: int | None = None,
+        visible: str | UnsetType | None = UNSET,
     ) -> Future[Environment]:
-        """Tell what was applied in the process of one launch."""
-        report = KernelReport(launch=launch, applied=applied, cuda=cuda)
+        """Tell what was applied in the process of one launch, and what was read back there."""
+        report = KernelReport(
+            launch=launch, applied=applied, cuda=cuda, revision=revision, visible=visible
+        )
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 
     def learn(self, environment: Environment) -> None:
@@ -216,9 +239,12 @@ class Reports:
             raise
 
     def _end(self, client: Client, kernel: str) -> None:
-        if kernel in self._ended:
-            self._reach(client, lambda: client.end_kernel(self.link.id, kernel))
-            self._ended.discard(kernel)
+        launch = self._ended.get(kernel)
+        if launch is not None:
+            # Told outside the kernel's lane too: one that was started again since must live on.
+            self._reach(client, lambda: client.end_kernel(self.link.id, kernel, launch))
+            if self._ended.get(kernel) == launch:
+                del self._ended[kernel]
         self._leave_if_last()
 
     def _leave_if_last(self) -> None:
@@ -254,7 +280,7 @@ class Reports:
             known = None
         pid = kernel.pid
         same = known is not None and known.pid == pid and known.state not in ("held", "reserved")
-        report = kernel.report() if same else kernel.report(phase="running", pid=pid)
+        report = kernel.report() if same or pid is None else kernel.born(pid)
         try:
             self._compare(kernel, self._tell(kernel.id, report, client))
         except BrokerDown:

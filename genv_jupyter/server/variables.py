@@ -10,7 +10,7 @@ import msgspec
 from genv_jupyter.demand import demand_of
 from genv_jupyter.errors import BadRequest
 from genv_jupyter.isolation import caps
-from genv_jupyter.isolation.environ import MARKER, ORDER, PROGRAMS, VISIBLE
+from genv_jupyter.isolation.environ import MARKER, ORDER, PROGRAMS, REVISION, VISIBLE
 from genv_jupyter.isolation.inherited import COMMAND, POOL
 from genv_jupyter.isolation.live import put_first
 from genv_jupyter.model import Request
@@ -22,7 +22,7 @@ NOTICE = "GENV_JUPYTER_NOTICE"
 
 _PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
 _PER_KERNEL = (
-    *(MARKER, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE),
+    *(MARKER, REVISION, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE),
     PROGRAMS,
 )
 _CAPS = (caps.LIMIT, caps.TOTAL)

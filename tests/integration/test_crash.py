@@ -67,9 +67,11 @@ SCRIPT: list[tuple[str, Verb]] = [
     ("attach whole", _attach(0, Request(gpus=1))),
     ("attach part", _attach(1, Request(memory="4G"))),
     ("resize", _attach(1, Request(fraction=0.5))),
-    ("applied", lambda b: b.tell(KERNELS[1], applied="live", cuda="not_initialized")),
+    ("applied", lambda b: b.applied(KERNELS[1])),
     ("release", _detach(0)),
+    ("let go", lambda b: b.applied(KERNELS[0])),
     ("move", _attach(1, Request(devices=("0",)))),
+    ("promise", lambda b: b.broker.restart(b.me, KERNELS[1])),
     ("restart", lambda b: b.tell(KERNELS[1], phase="restarting", launch=1)),
     ("start the third", _start(2)),
     ("attach at start", _attach(2, Request(fraction=0.25))),
@@ -77,9 +79,13 @@ SCRIPT: list[tuple[str, Verb]] = [
 
 
 def state_of(bench: Bench) -> State:
+    """What is there, also for a server that comes back and asks what is wanted of it."""
+    bench.broker.renew_wants(SERVER)
+    wants = bench.broker.take_wants(SERVER)
+    promised = {want.kernel for want in wants if want.action == "restart"}
     return {
         environment.id: [
-            (environment.state, repr(environment.request)),
+            (environment.state, repr(environment.request), environment.id in promised),
             *sorted(
                 (g.device, g.memory, g.compute, g.exclusive, g.state, g.applied)
                 for g in environment.grants

@@ -101,7 +101,7 @@ async def test_what_was_taken_back_during_a_start_is_hidden_after_it(
     launch = GenvProvisioner.launch_kernel
 
     async def after_a_detach(self: Any, *args: Any, **kwargs: Any) -> Any:
-        assert server.client.detach(self.kernel_id).state == "released"
+        assert server.client.detach(self.kernel_id).grants[0].state == "draining"
         return await launch(self, *args, **kwargs)
 
     monkeypatch.setattr(GenvProvisioner, "launch_kernel", after_a_detach)
@@ -112,3 +112,4 @@ async def test_what_was_taken_back_during_a_start_is_hidden_after_it(
         return await server.evaluate(kernel, VISIBLE) == "''"
 
     await eventually(hidden, "the device is hidden")
+    await server.known(kernel, state="released")

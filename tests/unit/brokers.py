@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +13,17 @@ from genv_jupyter.api.handlers import user_name
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import ProcessReading
+from genv_jupyter.isolation.environ import REVISION, VISIBLE
 from genv_jupyter.ledger.live import LiveLedger
-from genv_jupyter.model import Cuda, Environment, KernelReport, Principal, Request, ServerReport
+from genv_jupyter.model import (
+    Cuda,
+    Environment,
+    EnvironmentPatch,
+    KernelReport,
+    Principal,
+    Request,
+    ServerReport,
+)
 from genv_jupyter.policy import Policy
 
 GIB = 2**30
@@ -110,8 +119,17 @@ class Bench:
     ) -> Kernel:
         kernel = self.starting(path=path, **fields)
         process = process or self.process()
-        self.tell(kernel, phase="running", pid=process.pid)
+        self.tell(kernel, phase="running", pid=process.pid, **self.seen(kernel))
         return Kernel(self, kernel, process)
+
+    def seen(self, kernel: str) -> dict[str, object]:
+        """What is read back in a process that has what it is to have now."""
+        return read_back(self.broker.environment(self.me, kernel).environ)
+
+    def applied(self, kernel: str) -> Environment:
+        """Tell, as the process itself does, that what it is to have was applied in it."""
+        body = EnvironmentPatch(applied="live", cuda="not_initialized", **self.seen(kernel))
+        return self.broker.patch(self.me, kernel, body)
 
     def device(self, number: int) -> str:
         return self.source.devices[number].uuid
@@ -145,13 +163,14 @@ class Kernel:
             self.bench.me, self.id, request, cuda=cuda, restart=restart, peer_pid=pid
         )
         if cuda == "not_initialized" and not restart:
-            return self.bench.tell(self.id, applied="live")
+            return self.bench.applied(self.id)
         return self.now
 
     def detach(self, cuda: Cuda = "not_initialized") -> Environment:
-        return self.bench.broker.detach(
+        after = self.bench.broker.detach(
             self.bench.me, self.id, cuda=cuda, peer_pid=self.process.pid
         )
+        return self.bench.applied(self.id) if cuda == "not_initialized" else after
 
     def use(self, number: int, memory: int) -> None:
         """Let the process show up on a device."""
@@ -167,7 +186,14 @@ class Kernel:
             device.processes = [p for p in device.processes or () if p.pid != self.process.pid]
         self.bench.tell(self.id, phase="starting")
         self.process = self.bench.process()
-        self.bench.tell(self.id, phase="running", pid=self.process.pid)
+        seen = self.bench.seen(self.id)
+        self.bench.tell(self.id, phase="running", pid=self.process.pid, **seen)
+
+
+def read_back(environ: Mapping[str, str | None] | None) -> dict[str, object]:
+    """What a report says of a process that these variables were put into."""
+    assert environ is not None
+    return {"revision": int(environ[REVISION] or ""), "visible": environ[VISIBLE]}
 
 
 @contextmanager

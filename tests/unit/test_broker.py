@@ -168,7 +168,7 @@ def test_a_confirmed_release_is_free_at_once(desk: Bench) -> None:
     kernel = desk.kernel()
     kernel.attach(WHOLE)
     desk.broker.detach(desk.me, kernel.id)
-    assert desk.tell(kernel.id, applied="live", cuda="not_initialized").state == "released"
+    assert desk.applied(kernel.id).state == "released"
 
 
 def test_a_dead_kernel_is_held_for_its_restart_and_then_freed(desk: Bench) -> None:
@@ -386,7 +386,8 @@ def test_a_device_in_use_is_no_device_to_come(desk: Bench) -> None:
     kernel = desk.kernel()
     kernel.attach(Request(devices=("0",), memory="1G"))
     desk.broker.attach(desk.me, kernel.id, Request(gpus=2, memory="1G"))
-    after = desk.tell(kernel.id, applied="at_restart", cuda="initialized")
+    seen = desk.seen(kernel.id) | {"visible": desk.device(0)}
+    after = desk.tell(kernel.id, applied="at_restart", cuda="initialized", **seen)
     assert [(g.device, g.applied) for g in after.grants] == [
         (desk.device(0), "live"),
         (desk.device(1), "at_restart"),

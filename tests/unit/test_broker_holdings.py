@@ -52,7 +52,7 @@ def test_what_a_sidebar_replaces_is_kept_until_the_process_has_let_go(tmp_path: 
         desk.tick()
         with pytest.raises(NoCapacity):
             other.attach(WHOLE)
-        desk.tell(kernel.id, applied="live", cuda="not_initialized")
+        desk.applied(kernel.id)
         other.attach(WHOLE)
         assert kernel.now.reason is None
         assert (kernel.devices, other.devices) == ([desk.device(1)], [desk.device(0)])
@@ -63,10 +63,10 @@ def test_one_device_is_given_back_by_any_name_it_has(tmp_path: Path) -> None:
         kernel = desk.kernel()
         for name in ("1", desk.device(1), desk.device(1)[4:12]):
             kernel.attach(Request(gpus=2))
-            detached = desk.broker.detach(
-                desk.me, kernel.id, device=name, cuda="not_initialized", peer_pid=kernel.process.pid
-            )
-            assert [grant.device for grant in detached.grants] == [desk.device(0)]
+            desk.broker.detach(desk.me, kernel.id, device=name)
+            assert kernel.devices == [desk.device(0)]
+            desk.applied(kernel.id)
+            assert len(kernel.now.grants) == 1
         for name, error in (("7", UnknownDevice), ("GPU-5", AmbiguousDevice)):
             kernel.attach(Request(gpus=2))
             with pytest.raises(error):
@@ -110,6 +110,6 @@ def test_what_a_server_has_not_confirmed_is_wanted_again(desk: Bench) -> None:
     (want,) = desk.broker.take_wants(desk.server)
     assert (want.kernel, want.action) == (kernel.id, "apply")
     assert want.environ is not None and want.environ["CUDA_VISIBLE_DEVICES"] == desk.device(1)
-    desk.tell(kernel.id, applied="live", cuda="not_initialized")
+    desk.applied(kernel.id)
     desk.broker.renew_wants(desk.server)
     assert desk.broker.take_wants(desk.server) == ()

@@ -21,13 +21,15 @@ from hypothesis.stateful import (
 )
 
 from genv_jupyter.broker import attach, failpoints
+from genv_jupyter.broker.housekeeping import AGAIN
+from genv_jupyter.broker.release import unconfirmed
 from genv_jupyter.devices.simulated import SimulatedDevice, simulated_uuid
 from genv_jupyter.devices.source import ProcessReading
-from genv_jupyter.errors import CudaInitialized, GpuError, NoCapacity, UnknownDevice
+from genv_jupyter.errors import Conflict, CudaInitialized, GpuError, NoCapacity, UnknownDevice
 from genv_jupyter.isolation.environ import MARKER
-from genv_jupyter.model import EnvironmentPatch, Request
+from genv_jupyter.model import Request
 from tests.unit.brokers import GIB
-from tests.unit.world import POLICY, World, visible
+from tests.unit.world import POLICY, World
 
 MOST_KERNELS, MOST_DEVICES = 5, 4
 OUTSIDER = 1  # a pid that is no child of ours
@@ -176,10 +178,12 @@ class Life(World, RuleBasedStateMachine):
         if served:
             self.server_does_what_is_wanted()
 
-    @rule(number=who, request=requests, caller=callers, restart=st.booleans())
-    def attach(self, number: int, request: Request, caller: str, restart: bool) -> None:
+    @rule(number=who, request=requests, caller=callers, restart=st.booleans(), late=st.booleans())
+    def attach(
+        self, number: int, request: Request, caller: str, restart: bool, late: bool = False
+    ) -> None:
         kernel = self.kernel(number)
-        if kernel is None or self.leaves(kernel):
+        if kernel is None:
             return
         before = self.everything()
         try:
@@ -194,24 +198,26 @@ class Life(World, RuleBasedStateMachine):
             assert 400 <= error.status < 500
             assert self.everything() == before
         else:
+            assert not self.leaves(kernel) or self.everything() == before
             self.check_really_free(kernel, before)
-            if caller == "process" and kernel.cuda is None and not restart:
-                kernel.sees = visible(after.environ)
-                body = EnvironmentPatch(applied="live", cuda="not_initialized")
-                self.bench.broker.patch(self.bench.me, kernel.id, body)
+            if caller == "process" and not restart:
+                self.apply(kernel, after.environ, by="process", late=late)
             given = self.rows(kernel)
             self.ask(kernel, request, caller, restart)
             assert self.rows(kernel) == given, "Run All"
 
-    @rule(number=who, where=st.sampled_from((None, None, None, 0, 1, 2)), caller=callers)
-    def detached(self, number: int, where: int | None, caller: str) -> None:
-        holders = [k for k in self.kernels if self.rows(k) and not self.leaves(k)]
+    @rule(
+        number=who,
+        where=st.sampled_from((None, None, None, 0, 1, 2)),
+        caller=callers,
+        late=st.booleans(),
+    )
+    def detached(self, number: int, where: int | None, caller: str, late: bool = False) -> None:
+        holders = [k for k in self.kernels if self.rows(k)]
         if not holders:
             return
         kernel = holders[number % len(holders)]
         device = None if where is None else self.device(where).uuid
-        if caller != "stranger" and kernel.cuda is None:  # it lets go first
-            kernel.sees -= {device} if device else kernel.sees
         try:
             after = self.bench.broker.detach(
                 self.bench.me,
@@ -222,7 +228,11 @@ class Life(World, RuleBasedStateMachine):
             )
         except UnknownDevice:
             assert device not in {g.device for g in self.rows(kernel)}
+        except Conflict:
+            assert self.leaves(kernel)
         else:
+            if caller == "process":
+                self.apply(kernel, after.environ, by="process", late=late)
             left = [g for g in self.rows(kernel) if device in (None, g.device)]
             assert {g.state for g in left} <= {"draining"}
             assert after.id == kernel.id
@@ -234,14 +244,54 @@ class Life(World, RuleBasedStateMachine):
                 self.detached(number, None, caller)
                 self.attach(number, before, caller, restart=False)
 
-    @rule()
-    def server_does_what_is_wanted(self) -> None:
+    @rule(late=st.booleans(), queued=st.booleans())
+    def server_does_what_is_wanted(self, late: bool = False, queued: bool = False) -> None:
         for want in self.bench.broker.take_wants(self.bench.server):
             for kernel in [k for k in self.kernels if k.id == want.kernel]:
-                if want.action == "restart":
-                    self.restart(kernel)
+                assert want.environ is not None
+                if queued:  # behind a long cell
+                    self.queue.append((kernel, want.environ))
                 else:
-                    self.apply(kernel, want.environ)
+                    self.apply(kernel, want.environ, late=late)
+
+    @rule(number=st.integers(0, 7), kept=st.booleans(), late=st.booleans())
+    def variables_came_out_of_the_queue(self, number: int, kept: bool, late: bool) -> None:
+        if self.queue:
+            kernel, environ = self.queue[number % len(self.queue)]
+            if not kept:
+                self.queue.remove((kernel, environ))
+            self.apply(kernel, environ, late=late)
+
+    @rule(number=st.integers(0, 15))
+    def a_report_came_late_or_again(self, number: int) -> None:
+        if self.words:
+            self.hear(self.words[-1 - number % len(self.words)])
+
+    @rule(number=who, served=st.sampled_from(((True, True, False), (True, False, True))))
+    def moved_to_and_fro(self, number: int, served: tuple[bool, ...]) -> None:
+        """What is wanted is what was wanted before, and what is seen is something else."""
+        for where, at_once in zip(("0", "1", "0"), served, strict=True):
+            self.attach(number, Request(devices=(where,), memory=GIB), "server", restart=False)
+            if at_once:
+                self.server_does_what_is_wanted()
+        self.all_reports_came_again(backwards=False)
+
+    @rule(backwards=st.booleans())
+    def all_reports_came_again(self, backwards: bool) -> None:
+        recent = self.words[-20:]
+        for word in reversed(recent) if backwards else recent:
+            self.hear(word)
+
+    @rule()
+    def what_is_not_confirmed_is_wanted_again(self) -> None:
+        """However reports were lost, nothing stays open for ever."""
+        for _ in range(2):
+            self.bench.tick(AGAIN)
+        self.server_does_what_is_wanted()
+        books = self.bench.broker.books
+        for kernel in self.kernels:
+            if kernel.process.poll() is None:
+                assert not unconfirmed(books, books.environments[kernel.id])
 
     @rule()
     def quiet_seconds_passed(self) -> None:

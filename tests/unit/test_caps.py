@@ -204,12 +204,12 @@ def test_versions_are_read_from_what_is_installed_and_nothing_is_imported(tmp_pa
 
 def test_environment_names_the_limits_of_its_devices_in_their_order() -> None:
     parts = {"GPU-a": Cap(5, 50), "GPU-b": Cap(6, None)}
-    env = environ_of("e", ["GPU-b", "GPU-a"], hide=True, pool=None, caps=parts)
+    env = environ_of("e", ["GPU-b", "GPU-a"], hide=True, pool=None, revision=1, caps=parts)
     assert (env[caps.LIMIT], env[caps.TOTAL]) == ("6,5", ",50")
     assert caps_in(env) == parts
-    whole = environ_of("e", ["GPU-b"], hide=True, pool=None)
+    whole = environ_of("e", ["GPU-b"], hide=True, pool=None, revision=1)
     assert whole[caps.LIMIT] is None and caps_in(whole) == {}
-    assert environ_of("e", [], hide=True, pool=None, caps=parts)[caps.LIMIT] is None
+    assert environ_of("e", [], hide=True, pool=None, revision=1, caps=parts)[caps.LIMIT] is None
 
 
 def test_memory_of_ours_is_one_variable_of_json() -> None:

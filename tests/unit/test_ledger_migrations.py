@@ -81,8 +81,8 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "live_2"
-down_revision = "live_1"
+revision = "live_next"
+down_revision = "{head}"
 
 
 def upgrade():
@@ -95,9 +95,9 @@ def next_version(path: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") ->
     """Turn the code into its next version, whose schema has one more revision."""
     home = path.parent.parent / "migrations"
     shutil.copytree(migrations.HERE, home)
-    (home / "live" / "live_2_colour.py").write_text(NEXT.format(more=more))
+    (home / "live" / "live_next_colour.py").write_text(NEXT.format(head=LIVE.head, more=more))
     monkeypatch.setattr(migrations, "HERE", home)
-    monkeypatch.setattr(schema, "LIVE", LIVE._replace(revisions=("live_1", "live_2")))
+    monkeypatch.setattr(schema, "LIVE", LIVE._replace(revisions=(*LIVE.revisions, "live_next")))
 
 
 def test_an_older_ledger_is_migrated_and_keeps_its_rows(
@@ -112,7 +112,7 @@ def test_an_older_ledger_is_migrated_and_keeps_its_rows(
         t.drop_environment(NOBODY.id)
     ledger.close()
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("live_2",)]
+        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("live_next",)]
         assert (
             "colour"
             in connection.execute("SELECT sql FROM sqlite_master WHERE name='servers'").fetchone()[
@@ -135,7 +135,7 @@ def test_a_migration_that_fails_leaves_the_old_ledger_whole_and_set_aside(
     assert "could not be migrated" in notice
     (aside,) = path.parent.glob("*.damaged-*")
     with closing(sqlite3.connect(aside)) as connection:
-        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("live_1",)]
+        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [(LIVE.head,)]
         assert connection.execute("SELECT count(*) FROM environments").fetchone() == (1,)
         assert "colour" not in str(connection.execute("SELECT sql FROM sqlite_master").fetchall())
 

@@ -117,3 +117,41 @@ def test_hiding_lets_pytorch_ask_nvml_unless_the_user_said_otherwise(own: str | 
 
 def test_digits_of_a_uuid() -> None:
     assert live.digits("MIG-5555ABCD-00-11") == "5555abcd0011"
+
+
+def environ(revision: int, visible: str, environment: str = "e1") -> dict[str, str | None]:
+    return {
+        "GENV_JUPYTER_ENVIRONMENT": environment,
+        "GENV_JUPYTER_REVISION": str(revision),
+        "CUDA_VISIBLE_DEVICES": visible,
+    }
+
+
+def test_what_waited_in_a_queue_does_not_undo_what_came_after_it() -> None:
+    live.apply_environ(environ(9, "GPU-2"))
+    late = live.apply_environ(environ(8, "GPU-1"))
+    assert (late["applied"], late["revision"], late["visible"]) == ("live", 9, "GPU-2")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-2"
+    after = live.apply_environ(environ(10, "GPU-3"))
+    assert (after["revision"], after["visible"]) == (10, "GPU-3")
+
+
+def test_the_revision_of_another_environment_is_no_obstacle() -> None:
+    live.apply_environ(environ(9, "GPU-2", "the one this was started from"))
+    assert live.apply_environ(environ(3, "GPU-1"))["revision"] == 3
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+@pytest.mark.parametrize("nonsense", ["", "x", "-1", "9" * 5000])
+def test_a_revision_that_is_none_is_no_obstacle(nonsense: str) -> None:
+    os.environ |= {"GENV_JUPYTER_ENVIRONMENT": "e1", "GENV_JUPYTER_REVISION": nonsense}
+    assert live.apply_environ(environ(3, "GPU-1"))["visible"] == "GPU-1"
+
+
+def test_a_mere_revision_is_live_where_cuda_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    live.apply_environ(environ(3, "GPU-1"))
+    monkeypatch.setattr(live, "_seen_initialized", True)
+    assert live.apply_environ(environ(4, "GPU-1"))["applied"] == "live"
+    late = live.apply_environ(environ(5, "GPU-2"))
+    assert (late["applied"], late["revision"], late["visible"]) == ("at_restart", 5, "GPU-1")
+    assert os.environ["GENV_JUPYTER_REVISION"] == "4"

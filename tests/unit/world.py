@@ -5,24 +5,35 @@ What processes see and use is kept here. Against it, and against the ledger, the
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from genv_jupyter.broker.books import Books
 from genv_jupyter.devices.simulated import SimulatedDevice
 from genv_jupyter.devices.source import ProcessReading
-from genv_jupyter.isolation.environ import VISIBLE
+from genv_jupyter.errors import UnknownProcess
+from genv_jupyter.isolation.environ import VISIBLE, revision_of
 from genv_jupyter.ledger.rows import GrantRow
-from genv_jupyter.model import Cuda, Environment, Request
+from genv_jupyter.model import (
+    Applied,
+    Cuda,
+    Environment,
+    EnvironmentPatch,
+    KernelReport,
+    Request,
+)
 from genv_jupyter.policy import Policy
-from tests.unit.brokers import GIB, Bench
+from tests.unit.brokers import GIB, Bench, read_back
 from tests.unit.ledgers import counters, sums
 
+Environ = Mapping[str, str | None]
 POLICY = Policy(compute_overcommit=12_000, memory_headroom=GIB)
 
 
@@ -33,6 +44,8 @@ class Kernel:
     id: str
     process: subprocess.Popen[bytes]
     sees: set[str]
+    revision: int
+    launch: int
     cuda: set[str] | None = None
     believed: set[str] = field(default_factory=set)
     """Devices that the broker took back after quiet seconds: no more than watched from then on."""
@@ -40,6 +53,14 @@ class Kernel:
     @property
     def state(self) -> Cuda:
         return "not_initialized" if self.cuda is None else "initialized"
+
+
+@dataclass(eq=False)
+class Word:
+    """A report that was made in a kernel, by its server or (``PATCH``) by the process itself."""
+
+    kernel: str
+    report: KernelReport | EnvironmentPatch
 
 
 class World:
@@ -55,6 +76,9 @@ class World:
         self.kernels: list[Kernel] = []
         self.handovers: list[tuple[Kernel, Kernel]] = []
         self.family: list[subprocess.Popen[bytes]] = []
+        self.words: list[Word] = []  # all that was ever told, and what has not come yet
+        self.queue: list[tuple[Kernel, Environ]] = []  # variables on their way into a kernel
+        self.launches = 0
 
     def close(self) -> None:
         self.bench.close()
@@ -74,10 +98,15 @@ class World:
     # -- kernels ----------------------------------------------------------------------------
 
     def launch(self, name: str, **fields: object) -> Kernel:
-        environ = self.bench.tell(name, phase="starting", **fields).environ
+        self.launches += 1
+        launch = self.launches
+        environ = self.bench.tell(name, phase="starting", launch=launch, **fields).environ
         process = self.bench.process()
-        self.bench.tell(name, phase="running", pid=process.pid)
-        return Kernel(name, process, visible(environ))
+        seen = read_back(environ)
+        kernel = Kernel(name, process, visible(environ), revision_of(environ) or 0, launch)
+        report = KernelReport(phase="running", pid=process.pid, launch=launch, **seen)
+        self.say(Word(name, report))
+        return kernel
 
     def restart(self, kernel: Kernel, told: bool = True) -> None:
         held = self.granted(kernel)
@@ -88,7 +117,7 @@ class World:
             self.bench.tick()
         again = self.launch(kernel.id)
         kernel.process, kernel.sees, kernel.cuda = again.process, again.sees, None
-        kernel.believed = set()
+        kernel.revision, kernel.launch, kernel.believed = again.revision, again.launch, set()
         assert kernel.sees == held or self.heir_of(kernel), "a restart keeps its environment"
 
     def heir_of(self, kernel: Kernel) -> bool:
@@ -103,6 +132,7 @@ class World:
 
     def die(self, kernel: Kernel) -> None:
         self.bench.end(kernel.process)
+        self.queue = [(other, environ) for other, environ in self.queue if other is not kernel]
         self.use_none(kernel.process.pid)
         kernel.cuda = None
 
@@ -122,14 +152,49 @@ class World:
             peer_pid=kernel.process.pid if caller == "process" else None,
         )
 
-    def apply(self, kernel: Kernel, environ: Mapping[str, str | None] | None) -> None:
-        if kernel.cuda is None:
-            kernel.sees = visible(environ)
-            self.bench.tell(kernel.id, applied="live", cuda="not_initialized")
+    def apply(
+        self, kernel: Kernel, environ: Environ | None, *, by: str = "server", late: bool = False
+    ) -> None:
+        """Put variables into a kernel as ``live.apply_environ`` does; its word may be late."""
+        assert environ is not None
+        revision = revision_of(environ)
+        assert revision is not None
+        applied: Applied = "live"
+        if revision < kernel.revision:
+            revision = kernel.revision
+        elif kernel.cuda is not None and kernel.sees != visible(environ):
+            applied = "at_restart"
         else:
-            same = kernel.sees == visible(environ)
-            applied = "live" if same else "at_restart"
-            self.bench.tell(kernel.id, applied=applied, cuda="initialized")
+            kernel.sees, kernel.revision = visible(environ), revision
+        word: dict[str, Any] = {
+            "applied": applied,
+            "cuda": kernel.state,
+            "revision": revision,
+            "visible": ",".join(sorted(kernel.sees)),
+        }
+        report = (
+            EnvironmentPatch(**word)
+            if by == "process"
+            else KernelReport(launch=kernel.launch, **word)
+        )
+        self.say(Word(kernel.id, report), late=late)
+
+    def say(self, word: Word, *, late: bool = False) -> None:
+        """Tell the broker, now or some time; in any case it may hear it again."""
+        self.words.append(word)
+        if not late:
+            self.hear(word)
+
+    def hear(self, word: Word) -> None:
+        """Let a report come, whenever it was made: none is wrong for being late."""
+        bench = self.bench
+        if word.kernel not in bench.broker.books.environments:
+            return
+        with contextlib.suppress(UnknownProcess):  # of a process that has ended since
+            if isinstance(word.report, EnvironmentPatch):
+                bench.broker.patch(bench.me, word.kernel, word.report)
+            else:
+                bench.broker.put_kernel(bench.me, bench.server, word.kernel, word.report)
 
     def crash(self) -> None:
         before = self.everything()
@@ -216,13 +281,13 @@ class World:
                 assert books.on_device[name] == fresh.on_device[name]
 
     def check_counted(self) -> None:
-        """Where CUDA lives the device is held: granted, or draining."""
+        """What a living process sees, and where CUDA lives, is held: granted, or draining."""
         for kernel in self.kernels:
             lent = {
                 g.device for old, new in self.handovers if new is kernel for g in self.rows(old)
             }
             held = {g.device for g in self.rows(kernel)} | kernel.believed | lent
-            assert (kernel.cuda or set()) <= held
+            assert kernel.sees | (kernel.cuda or set()) <= held
 
     def check_really_free(self, kernel: Kernel, before: dict[int, GrantRow]) -> None:
         """What was just given is not in use by anybody else."""

@@ -437,7 +437,8 @@ export interface components {
          * EnvironmentPatch
          * @description Body of `PATCH environments/{id}`.
          *
-         *     `applied` and `cuda` are what whoever applied the variables saw in the process.
+         *     `applied`, `cuda`, `revision` and `visible` are what whoever applied the variables saw
+         *     in the process, as in `KernelReport`.
          */
         EnvironmentPatch: {
             /** @default null */
@@ -450,6 +451,9 @@ export interface components {
             applied?: ("at_restart" | "live" | "pending" | "unknown") | null;
             /** @default null */
             cuda?: ("initialized" | "not_initialized" | "unknown") | null;
+            /** @default null */
+            revision?: number | null;
+            visible?: string | null;
         };
         /**
          * Turn
@@ -583,6 +587,11 @@ export interface components {
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
          *     restart brought no process. Fields left out (`None`) leave what is known as it is.
+         *
+         *     `applied` is how applying the variables of `revision` (their `GENV_JUPYTER_REVISION`)
+         *     went, and `visible` the `CUDA_VISIBLE_DEVICES` read back in the process afterwards
+         *     (`None`: it is not set there); with `running` they are what the process was started with.
+         *     Without them, or when they are not what is wanted now, a report confirms nothing.
          */
         KernelReport: {
             /** @default null */
@@ -611,6 +620,9 @@ export interface components {
             cuda?: ("initialized" | "not_initialized" | "unknown") | null;
             /** @default null */
             failure?: string | null;
+            /** @default null */
+            revision?: number | null;
+            visible?: string | null;
         };
         /**
          * Event
@@ -637,6 +649,8 @@ export interface components {
         /**
          * Want
          * @description What the broker wants a server to do with one of its kernels.
+         *
+         *     `launch` is the start of the kernel that is to be restarted: a later one is not.
          */
         Want: {
             kernel: string;
@@ -646,6 +660,8 @@ export interface components {
             environ: {
                 [key: string]: string | null;
             } | null;
+            /** @default null */
+            launch: number | null;
         };
         /**
          * Error
@@ -1134,6 +1150,7 @@ export interface operations {
             /**
              * @description `no_capacity`: No device has room; `details` has `reasons` per device and `holders`.
              *     `cuda_initialized`: Too late: CUDA has read its variables in this process; a restart is needed.
+             *     `conflict`: The request is well formed and cannot be met in the present state.
              */
             409: {
                 headers: {
@@ -1265,6 +1282,15 @@ export interface operations {
              *     `unknown_device`: No device of that UUID, prefix or index in the caller's pool.
              */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `conflict`: The request is well formed and cannot be met in the present state. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2216,7 +2242,10 @@ export interface operations {
     };
     end_kernel: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The launch that has ended: a later one is left alone. */
+                launch?: number;
+            };
             header?: never;
             path: {
                 id: string;
@@ -2233,6 +2262,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": null;
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
