@@ -96,7 +96,7 @@ def cures(failure: Failure, known: Facts) -> Iterator[str]:
         if _fullness(known, fullest, failure.asked or 0) >= NEAR or device is None:
             yield from _at_the_cap(failure, known, fullest, device)
         elif not leftovers or _others(known, device):
-            yield from _below_the_cap(known, fullest, device)
+            yield from _below_the_cap(failure, known, fullest, device)
     yield from _cache(known)
 
 
@@ -127,11 +127,11 @@ def _at_the_cap(
         yield f"A smaller batch: the cap is reached, and no device has room for a larger one{ask}."
 
 
-def _below_the_cap(known: Facts, grant: Grant, device: Device) -> Iterator[str]:
+def _below_the_cap(failure: Failure, known: Facts, grant: Grant, device: Device) -> Iterator[str]:
     outside, unknown = device.external_memory or 0, device.unattributed_memory or 0
     others = _others(known, device)
     left = grant.memory - (own_use(known, grant.device) or 0)
-    if max(outside, unknown) < MUCH and not others:
+    if (max(outside, unknown) < MUCH and not others) or _roomy(device, failure.asked):
         yield (
             "The cap was not reached, as far as can be seen: a framework's own limit may be lower, "
             "or one piece too large. A smaller batch needs less."
@@ -162,6 +162,13 @@ def _below_the_cap(known: Facts, grant: Grant, device: Device) -> Iterator[str]:
             )
         else:
             yield f"Ask {names} whether some can be given up."
+
+
+def _roomy(device: Device, asked: int | None) -> bool:
+    """Say whether the device was not full: it had what was asked for, or else half of itself."""
+    if device.memory_total is None or device.memory_used is None:
+        return False
+    return device.memory_total - device.memory_used >= (asked or device.memory_total // 2)
 
 
 def _leftovers(known: Facts) -> Iterator[str]:

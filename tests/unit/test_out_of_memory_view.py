@@ -168,6 +168,15 @@ def test_holder_above_its_cap_is_named_and_one_within_is_not_blamed() -> None:
     assert "Ask llm (ada) whether some can be given up" in said(facts)
 
 
+def test_nobody_is_blamed_where_the_device_is_not_full() -> None:
+    half = device(10, ("llm", 12), mine=12)
+    for asked in (None, 4 * GIB):
+        found = said(Facts(CAP, (half,), {GPU: 4 * GIB}), asked)
+        assert "a framework's own limit may be lower" in found and "others who" not in found
+    two = device(20, ("llm", 12), mine=12)
+    assert "others who have filled it" in said(Facts(CAP, (two,), {GPU: 1 * GIB}), 5 * GIB)
+
+
 def test_own_processes_besides_the_kernel_are_named() -> None:
     child = Process(pid=200, start=1, device=GPU, memory=6 * GIB, name="python")
     kernel = Process(pid=100, start=1, device=GPU, memory=2 * GIB, name="python")
