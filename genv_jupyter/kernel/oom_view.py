@@ -156,9 +156,10 @@ def _below_the_cap(failure: Failure, known: Facts, grant: Grant, device: Device)
         theirs = sum(it.memory for it in others)
         taken = _taken(known, device)
         if taken >= theirs + MUCH:
+            has = "uses {}, and has a cap of {}" if len(others) == 1 else "use {} of their {}"
             yield (
-                f"{names} use {format_memory(taken)} together, and have {format_memory(theirs)}: "
-                "ask them to keep to it."
+                f"{names} {has.format(format_memory(taken), format_memory(theirs))}: more than "
+                "was given."
             )
         else:
             yield f"Ask {names} whether some can be given up."

@@ -98,7 +98,7 @@ def test_others_fill_the_device(server: Server) -> None:
     assert kernel.run(CUDA + "allocate(2)").ok
     said = block(kernel.run("allocate(6)"))
     assert "of the cap were left here, but not on the device" in said
-    assert "greedy.ipynb (" in said and "use 18.3 GiB together, and have 3.7 GiB" in said
+    assert "greedy.ipynb (" in said and "uses 18.3 GiB, and has a cap of 3.7 GiB" in said
     server.driver.set_external(server.driver.uuids[0], 2 * GIB)
     said = block(kernel.run("allocate(6)"))
     assert "2 GiB that no process here explains" in said

@@ -163,7 +163,7 @@ def test_external_and_unexplained_memory_are_named_apart() -> None:
 
 def test_holder_above_its_cap_is_named_and_one_within_is_not_blamed() -> None:
     facts = Facts(CAP, (device(24, ("llm", 12), mine=12),), {GPU: 4 * GIB})
-    assert "llm (ada) use 20 GiB together, and have 12 GiB" in said(facts)
+    assert "llm (ada) uses 20 GiB, and has a cap of 12 GiB: more than was given" in said(facts)
     facts = Facts(CAP, (device(16, ("llm", 12), mine=12),), {GPU: 4 * GIB})
     assert "Ask llm (ada) whether some can be given up" in said(facts)
 
