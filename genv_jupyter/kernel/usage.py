@@ -33,7 +33,7 @@ IDLE = 30
 GIVE_BACK = 1800
 """Seconds without any use from which on somebody else should have the device."""
 
-NO_GRANT = "There is no grant here: %gpu attach 0.5 takes half of a GPU."
+NO_GRANT = "%gpu attach 0.5 takes half of a GPU."
 UNKNOWN = (
     "The driver does not tell which memory is this environment's, so there is no peak and no "
     "advice: frameworks can tell their own (torch.cuda.memory_summary())."

@@ -27,6 +27,7 @@ VERBS = [
     ("DELETE", f"environments/{KERNEL}", "write"),
     ("POST", f"environments/{KERNEL}/restart", "write"),
     ("POST", "placements", "read"),
+    ("GET", "usage", "read"),
     ("GET", "events", "read"),
     ("GET", "openapi.json", "read"),
 ]
@@ -129,6 +130,7 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("POST", "placements", {"fraction": 1.5}, 422, "out_of_range"),
     ("POST", "placements", {"devices": ["GPU-nowhere"]}, 404, "unknown_device"),
     ("GET", "events", None, 400, "bad_request"),
+    ("GET", "usage", None, 400, "bad_request"),
 ]
 
 
@@ -162,3 +164,19 @@ async def test_reading_keeps_no_idle_server_alive(server: Server) -> None:
         if action == "read" and path != "placements":
             await server.gpu(method, path)
     assert "api_last_activity" not in settings
+
+
+async def test_usage_is_relayed(server: Server) -> None:
+    kernel = await server.start_kernel()
+    await server.gpu("PUT", f"environments/{kernel}", {"fraction": 0.5})
+    answer = await server.gpu("GET", "usage", environment=kernel)
+    assert answer.status == 200, answer.body
+    [grant] = answer.json["grants"]
+    assert (grant["memory"], grant["memory_used"], answer.json["simulated"]) == (
+        12 * 2**30,
+        0,
+        True,
+    )
+    answer = await server.gpu("GET", "usage", environment="nothing")
+    assert answer.status == 404
+    assert_shape(answer.body, "unknown_environment")

@@ -53,7 +53,7 @@ TWO = {"device": UUIDS[1]}
 @pytest.mark.parametrize(
     ("holdings", "said"),
     [
-        ([], "no grant here"),
+        ([], "%gpu attach 0.5 takes half of a GPU."),
         ([holding(used(None))], "does not tell which memory"),
         ([holding(used(3)), holding(used(None))], "does not tell which memory"),
         ([holding(used(0), held=60)], "Nothing has been used yet."),
