@@ -38,7 +38,8 @@ class Stub:
         What we have set ``CUDA_VISIBLE_DEVICES`` to; ``None`` when it is not ours to look after.
         Whoever applies a grant changes it (``genv_jupyter.isolation.live``).
     remembering
-        What may have looked for devices while they were hidden, and so may not see those attached.
+        What may have looked for devices while they were hidden, and so may not see those attached;
+        ``warned``: whether that was said.
     notice
         A sentence of the provisioner, when something was broken on our side at the start.
     """
@@ -59,6 +60,7 @@ class Stub:
         self.expected = os.environ.get(VISIBLE) if managed else None
         self.told = False
         self.remembering: list[str] = []
+        self.warned = False
         shell.register_magic_function(self.gpu, "line_cell", "gpu")
         shell.events.register("post_run_cell", self.after_cell)
         self.watching = managed and self.on_import != "off"
@@ -144,14 +146,20 @@ class Stub:
             return [f"Frameworks were not told of the memory that is attached here. {error}"]
 
     def after_cell(self, result: Any = None) -> None:
-        """Say what an error of a GPU's memory means, and once that a cell has overwritten
-        ``CUDA_VISIBLE_DEVICES``.
+        """Say what an error of a GPU's memory means; and, once each, that what is attached now may
+        not be seen, and that a cell has overwritten ``CUDA_VISIBLE_DEVICES``.
         """
         error = getattr(result, "error_in_exec", None)
         if error is not None:
             from genv_jupyter.kernel import memory_errors
 
             memory_errors.explain(self.shell, error)
+        if self.remembering and not self.warned:  # attached from elsewhere: `%gpu` says it itself
+            from genv_jupyter.isolation import live
+
+            self.warned = True
+            if live.cuda_state() == "not_initialized":
+                say(f"GPU: {live.remembered(self.remembering)}")
         visible = os.environ.get(VISIBLE)
         if self.told or self.expected is None or visible == self.expected:
             return

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import threading
-from typing import Any, Mapping, MutableMapping  # noqa: UP035 (Python 3.8 runs this too)
+from typing import Any, Mapping, MutableMapping, Sequence  # noqa: UP035 (Python 3.8 runs this too)
 
 from genv_jupyter.isolation.caps import LIMIT, TOTAL, installed, settle
 
@@ -135,7 +135,7 @@ def _applied(environ: Mapping[str, str | None]) -> dict[str, Any]:
         if stub is not None and _VISIBLE in environ:
             stub.expected, stub.told = environ[_VISIBLE], False
             if _VISIBLE in changed:
-                stub.remembering = remembering
+                stub.remembering, stub.warned = remembering, False
         if LIMIT in environ:
             told = _keep_to_cap(stub)
     return {
@@ -216,6 +216,15 @@ def stubborn() -> list[str]:
         elif _loaded_driver() is not None:
             found.append("CUDA")
     return found
+
+
+def remembered(names: Sequence[str]) -> str:
+    """Say what being stubborn means, of those that ``stubborn`` has named."""
+    was = "was" if len(names) == 1 else "were"
+    return (
+        f"{' and '.join(names)} {was} loaded while GPUs were hidden here: what has looked for one "
+        "already sees none until the kernel is restarted (the grant is kept)."
+    )
 
 
 def _runtime_has_given_up() -> bool:

@@ -41,8 +41,10 @@ class Sight(Struct, frozen=True):
 
 
 def look(environment: Environment | None) -> Sight:
-    """Look at this process."""
+    """Look at this process; what is seen is shown."""
     stub = _stub()
+    if stub is not None:
+        stub.warned = True
     seen = live.seen()
     return Sight(
         live.cuda_state() == "initialized",
@@ -75,11 +77,7 @@ def remarks(sight: Sight, environment: Environment | None, devices: Sequence[Dev
     if edited or (effective and sight.seen is not None):
         said.insert(0, f"Granted: {_names(granted, devices) or 'nothing'}.")
     if sight.remembering and granted and not sight.initialized:
-        was = "was" if len(sight.remembering) == 1 else "were"
-        said.append(
-            f"{' and '.join(sight.remembering)} {was} loaded while GPUs were hidden here: what has "
-            "looked for one already sees none until the kernel is restarted (the grant is kept)."
-        )
+        said.append(live.remembered(sight.remembering))
     return said
 
 

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from genv_jupyter.isolation import live
 from genv_jupyter.model import Request
 from tests.fakedriver.driver import FakeDriver
 from tests.fakedriver.fixtures import fake_driver
@@ -120,6 +121,25 @@ def test_kernel_without_a_grant_lets_pytorch_ask_nvml(tmp_path: Path, policy: st
         assert kernel.value(look) == "0", "the user's own"
     with Kernel(tmp_path, {"GENV_JUPYTER_ENVIRONMENT": "id"}) as kernel:
         assert kernel.run(look).text in ("", "None"), "with a grant, or of nobody"
+
+
+def test_what_remembers_is_said_in_the_next_cell_where_the_sidebar_attached(
+    server: Server,
+) -> None:
+    kernel = server.kernel("llm")
+    kernel.run("import sys, types; sys.modules['jax'] = types.ModuleType('jax')")
+    attached = server.client.attach(kernel.id, Request(fraction=0.5))
+    assert attached.environ is not None
+    expression = live.expression(attached.environ)  # as a server has it evaluated
+    kernel.client.execute("", silent=True, user_expressions={"it": expression}, reply=True)
+    said = kernel.run("1 + 1").stderr
+    assert said.startswith("GPU: jax was loaded while GPUs were hidden here")
+    assert said.count("\n") == 1
+    assert kernel.run("1 + 1").stderr == "", "once"
+    assert "jax was loaded" in flat(kernel.run("%gpu"))
+    assert kernel.run("%gpu release").ok
+    shown = kernel.run("%gpu attach 0.5")
+    assert "jax was loaded" in flat(shown) and shown.stderr == "", "said in the view"
 
 
 # -- started by others -----------------------------------------------------------------------------
