@@ -144,29 +144,32 @@ def test_release_hides_first_and_frees_at_once(server: Server) -> None:
 SPY = """
 import os
 client = get_ipython().find_line_magic("gpu").__self__.session.client
-real, fail = client.detach, False
-def detach(*args, **kwargs):
-    global at_call
-    at_call = os.environ["CUDA_VISIBLE_DEVICES"]
+detach, patch, fail, at_report = client.detach, client.patch, False, None
+def failing(*args, **kwargs):
     if fail:
         from genv_jupyter.errors import BrokerDown
         raise BrokerDown("It is down.")
-    return real(*args, **kwargs)
-client.detach = detach
+    return detach(*args, **kwargs)
+def reporting(environment, body):
+    global at_report
+    held = client.environment(environment).grants
+    at_report = [os.environ["CUDA_VISIBLE_DEVICES"], [grant.state for grant in held]]
+    return patch(environment, body)
+client.detach, client.patch = failing, reporting
 """
 
 
-def test_devices_are_hidden_before_the_broker_hears_of_the_release(server: Server) -> None:
+def test_a_device_is_free_only_after_it_is_hidden(server: Server) -> None:
     kernel = server.kernel("llm")
     assert kernel.run("%gpu attach 1").ok
     kernel.run(SPY)
     kernel.run("fail = True")
     assert one_line(kernel.run("%gpu release")) == "It is down."
-    assert kernel.value("at_call") == ""
     assert kernel.value("os.environ['CUDA_VISIBLE_DEVICES']").startswith("GPU-"), "as before"
-    kernel.run("fail = False; at_call = None")
+    kernel.run("fail = False")
     assert kernel.run("%gpu release").text.startswith("Released.")
-    assert kernel.value("at_call") == ""
+    assert kernel.value("at_report") == ["", ["draining"]]
+    assert kernel.environment().grants == ()
 
 
 def test_what_may_remember_no_gpu_is_named(server: Server) -> None:
