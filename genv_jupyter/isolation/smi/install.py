@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import py_compile
 import sys
 from pathlib import Path
 
 from genv_jupyter.isolation.smi import program
 
 NAME = "nvidia-smi"
+MODULE = "genv_jupyter_nvidia_smi"
 _LONGEST_LINE = 120
 """Bytes of a first line that every Linux reads whole."""
 
@@ -18,7 +20,8 @@ def install(directory: Path, address: str, python: str | None = None) -> str | N
     """Write the program into a directory that is this user's alone.
 
     A package's files lose the right to be run in some installers, and the address is the broker's:
-    so it is written anew by each broker, whole or not at all.
+    so it is written anew by each broker, whole or not at all. What it does is a module beside it,
+    which the interpreter keeps compiled.
 
     Parameters
     ----------
@@ -37,32 +40,44 @@ def install(directory: Path, address: str, python: str | None = None) -> str | N
     OSError
         It cannot be written.
     """
-    path = directory / NAME
-    fresh = directory / f".{NAME}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()
+    python = python or os.path.realpath(sys.executable)
+    source = Path(program.__file__).read_text(encoding="utf-8")
+    module = directory / f"{MODULE}.py"
+    _write(module, source.replace('ADDRESS = b""', f"ADDRESS = {os.fsencode(address)!r}", 1))
+    with contextlib.suppress(py_compile.PyCompileError):  # it says what is wrong when it is run
+        py_compile.compile(str(module), doraise=True)
+    _write(directory / NAME, script(directory, python))
+    return str(directory) if os.access(directory / NAME, os.X_OK) else None
+
+
+def script(directory: Path, python: str) -> str:
+    """Return the program for an interpreter: no packages, no variables of the user."""
+    return (
+        f"{_first_lines(python)}# genv-jupyter: nvidia-smi\n"
+        "import posix, sys\n"
+        f"sys.path.insert(0, {str(directory)!r})\n"
+        f"from {MODULE} import main\n"
+        "posix._exit(main())  # all is written, and nothing is to be cleared away\n"
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(fresh, flags, 0o700)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(descriptor, 0o700)
-            file.write(text(address, python or os.path.realpath(sys.executable)))
+            file.write(text)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    return str(directory) if os.access(path, os.X_OK) else None
-
-
-def text(address: str, python: str) -> str:
-    """Return the program for an interpreter and a broker."""
-    source = Path(program.__file__).read_text(encoding="utf-8")
-    made = source.replace('ADDRESS = b""', f"ADDRESS = {os.fsencode(address)!r}", 1)
-    return f"{_first_lines(python)}# genv-jupyter: nvidia-smi\n{made}"
 
 
 def _first_lines(python: str) -> str:
-    """Return what starts the interpreter, alone: no packages, no variables of the user.
+    """Return what starts the interpreter.
 
     A long path, or one with blanks, is too much for the kernel: there a shell starts it, which
     sees a command where Python sees a string.

@@ -15,7 +15,7 @@ ADDRESS = b""
 SECONDS = 10.0
 LONGEST = 64 * 2**20
 MARK = b"genv-jupyter"
-"""What our programs have in their first line but one, and NVIDIA's has not."""
+"""What our programs have in their first lines, and NVIDIA's has not."""
 
 
 def main() -> int:
@@ -195,7 +195,3 @@ def is_real(path: bytes) -> bool:
         return False
     finally:
         posix.close(file)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,297 @@
+"""The view of nvidia-smi: what it counts, whom it shows, and the program that asks for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from genv_jupyter.api import rendezvous
+from genv_jupyter.broker import process, smi
+from genv_jupyter.details import Details
+from genv_jupyter.devices.source import Inventory, ProcessReading
+from genv_jupyter.errors import NotYours, UnknownEnvironment
+from genv_jupyter.isolation.live import PROGRAMS, put_first
+from genv_jupyter.isolation.smi import install, view
+from genv_jupyter.isolation.smi.report import MIB, App, Card, Report, SmiAnswer, SmiCall
+from genv_jupyter.model import Principal, Request
+from genv_jupyter.server import variables
+from tests.unit.brokers import GIB, HALF, WHOLE, Bench, Kernel
+
+# Lines of NVIDIA's nvidia-smi 535, as people have published them.
+PUBLISHED = (
+    "|    0   N/A  N/A      2146      G   /usr/lib/xorg/Xorg                            4MiB |",
+    "|    0   N/A  N/A    314084      C   /usr/bin/python3                           6260MiB |",
+    "|    0   N/A  N/A     23113      G   ...libexec/gnome-remote-desktop-daemon        3MiB |",
+)
+NAMES = ("/usr/lib/xorg/Xorg", "/usr/bin/python3", "/usr/libexec/gnome-remote-desktop-daemon")
+
+
+def report(*cards: Card) -> Report:
+    return Report(cards=cards, driver="535.1", cuda=12020, now=datetime(2026, 1, 2, 3, 4, 5))
+
+
+def ask(kernel: Kernel, *args: str, rounds: int = 0) -> SmiAnswer:
+    bench = kernel.bench
+    return bench.broker.nvidia_smi(bench.me, kernel.id, SmiCall(args=args, rounds=rounds))
+
+
+def csv(kernel: Kernel, properties: str) -> list[str]:
+    return ask(kernel, f"--query-gpu={properties}", "--format=csv,noheader").stdout.splitlines()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "ledger.sqlite")
+    yield bench
+    bench.close()
+
+
+# -- what is counted -------------------------------------------------------------------------------
+
+
+def test_total_is_the_cap_and_used_is_ones_own(desk: Bench) -> None:
+    kernel, other = desk.kernel(), desk.kernel()
+    kernel.attach(HALF)
+    other.attach(HALF)
+    kernel.use(0, 3 * GIB)
+    other.use(0, 5 * GIB)
+    desk.source.devices[0].external_memory = GIB
+    cap = kernel.now.grants[0].memory // MIB
+    asked = "memory.total,memory.used,memory.free,memory.reserved,count"
+    assert csv(kernel, asked) == [f"{cap} MiB, 3072 MiB, {cap - 3072} MiB, 0 MiB, 1"]
+    apps = ask(kernel, "--query-compute-apps=pid,used_memory", "--format=csv,noheader")
+    assert apps.stdout == f"{kernel.process.pid}, 3072 MiB\n"
+    assert str(other.process.pid) not in ask(kernel, "-q", "-x").stdout
+
+
+def test_more_than_the_cap_is_shown_and_nothing_is_free(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(Request(memory="2Gi"))
+    kernel.use(0, 3 * GIB)
+    assert csv(kernel, "memory.total,memory.used,memory.free") == ["2048 MiB, 3072 MiB, 0 MiB"]
+
+
+def test_what_is_not_known_is_not_zero(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    listed = desk.source.devices[0].processes
+    assert listed is not None
+    listed.append(ProcessReading(kernel.process.pid, None, "mps"))
+    assert csv(kernel, "memory.used,memory.free") == ["[N/A], [N/A]"]
+    table = ask(kernel).stdout
+    assert "      N/A /" in table
+    assert " M+C   sleep " in table
+    desk.source.devices[0].processes = None
+    smi_again = desk.broker.particulars
+    smi_again.at = float("-inf")
+    assert csv(kernel, "memory.used") == ["[N/A]"]
+
+
+def test_devices_are_numbered_as_the_environment_sees_them(desk: Bench) -> None:
+    first, kernel = desk.kernel(), desk.kernel()
+    first.attach(WHOLE)
+    kernel.attach(WHOLE)
+    assert csv(kernel, "index,uuid") == [f"0, {desk.device(1)}"]
+    assert ask(kernel, "-i", "1").exit_code == 6
+    assert ask(kernel, "-i", desk.device(0)).exit_code == 6
+    assert ask(kernel, "-L", "-i", "0").exit_code == 2
+
+
+def test_without_a_grant_there_are_no_devices_and_a_way_to_get_one(desk: Bench) -> None:
+    answer = ask(desk.kernel())
+    assert (answer.stdout, answer.exit_code) == ("No devices were found\n", 6)
+    assert "%gpu attach 0.5" in answer.stderr
+    assert "jupyter gpu run" in answer.stderr
+
+
+def test_a_lost_device_tells_nothing_but_its_cap(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    desk.source.devices[0].health = "lost"
+    desk.tick()
+    assert csv(kernel, "utilization.gpu,memory.used,compute_mode") == ["[N/A], [N/A], [N/A]"]
+
+
+def test_strangers_learn_nothing(desk: Bench) -> None:
+    kernel = desk.kernel()
+    stranger = Principal(realm="local", id="65534", name="nobody")
+    with pytest.raises(NotYours):
+        desk.broker.nvidia_smi(stranger, kernel.id, SmiCall(args=()))
+    with pytest.raises(UnknownEnvironment):
+        desk.broker.nvidia_smi(desk.me, "none", SmiCall(args=()))
+
+
+# -- what it costs ---------------------------------------------------------------------------------
+
+
+def test_many_who_ask_share_a_reading(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    readings: list[bool] = []
+    read = desk.source.read
+
+    def counted(*, details: bool = False) -> Inventory:
+        readings.append(details)
+        return read(details=details)
+
+    monkeypatch.setattr(desk.source, "read", counted)
+    monkeypatch.setattr(smi, "FRESH", 3600.0)
+    for _ in range(20):
+        assert ask(kernel).exit_code == 0
+    assert readings == [True]
+    desk.tick()
+    assert readings == [True, False], "the sampler does not read particulars"
+    ask(kernel, "-h")
+    ask(kernel, "--help-query-gpu")
+    ask(kernel, "--query-gpu=nonsense", "--format=csv")
+    assert len(readings) == 2
+
+
+def test_nobody_waits_for_a_driver_that_hangs(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    inventory = desk.source.read()
+    desk.broker.core.absorb(inventory, 1e9, 1e9 + 60)
+    monkeypatch.setattr(desk.source, "read", lambda **_: pytest.fail("it was asked"))
+    assert ask(kernel, "-L").stdout.startswith("GPU 0: ")
+
+
+def test_particulars_are_no_news_for_sidebars(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    device = desk.source.devices[0]
+    plain = type(device).reading
+
+    def told(self: object) -> object:
+        import msgspec
+
+        return msgspec.structs.replace(plain(device), details=Details(fan=33))
+
+    desk.broker.changes(desk.me)
+    monkeypatch.setattr(device, "reading", lambda: told(device), raising=False)
+    assert csv(kernel, "fan.speed") == ["33 %"]
+    assert desk.broker.changes(desk.me) is None
+
+
+# -- how it is written -----------------------------------------------------------------------------
+
+
+def test_lines_of_processes_are_as_published() -> None:
+    pids, memory = (2146, 314084, 23113), (4, 6260, 3)
+    kinds = ("graphics", "compute", "graphics")
+    for line, pid, name, size, kind in zip(PUBLISHED, pids, NAMES, memory, kinds, strict=True):
+        app = App(pid=pid, name=name, memory=size * MIB, kind=kind)
+        table = view.render((), lambda app=app: report(Card(index=0, uuid="GPU-1", apps=(app,))))
+        assert line in table.stdout.splitlines()
+
+
+def test_names_cannot_break_the_xml() -> None:
+    app = App(pid=1, name="</process_name><pid>2</pid>&", memory=None)
+    card = Card(index=0, uuid='GPU-"1', name="<b>", apps=(app,))
+    text = view.render(("-q", "-x"), lambda: report(card)).stdout
+    assert "&lt;/process_name&gt;&lt;pid&gt;2&lt;/pid&gt;&amp;" in text
+    assert text.count("<pid>") == 1
+
+
+def test_what_is_not_read_is_named_once(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    question = ("--query-gpu=fabric.state,clocks_throttle_reasons.active", "--format=csv", "-l")
+    answer = ask(kernel, *question)
+    assert "clocks_event_reasons.active, fabric.state" in answer.stderr
+    assert "GENV_JUPYTER_BYPASS=1" in answer.stderr
+    assert answer.repeat == 5000
+    assert ask(kernel, *question, rounds=1).stderr == ""
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["py thon", "p" * 130, "it's"])
+def test_any_path_of_an_interpreter_can_be_run(where: str, tmp_path: Path) -> None:
+    python = tmp_path / where / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    assert install.install(tmp_path, "\0nobody", str(python)) == str(tmp_path)
+    environ = {"GENV_JUPYTER_ENVIRONMENT": "x", "PATH": "/nonexistent"}
+    done = subprocess.run(
+        [tmp_path / "nvidia-smi", "a b"], env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 127
+    assert "the GPU broker is not reachable" in done.stderr
+
+
+def test_no_directory_for_programs_is_said_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices: list[str] = []
+    monkeypatch.setattr(install.os, "access", lambda *_: False)  # as on a noexec file system
+    assert process._programs(tmp_path, notices) is None
+    assert "nvidia-smi shows whole devices" in notices[0]
+    (tmp_path / "bin").chmod(0o777)
+    assert process._programs(tmp_path, notices) is None
+    assert "Others may write" in notices[1]
+
+
+def test_a_planted_file_is_replaced_and_never_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    directory = tmp_path / "bin"
+    directory.mkdir(mode=0o700)
+    for name in ("nvidia-smi", f".nvidia-smi.{os.getpid()}", f"{install.MODULE}.py"):
+        (directory / name).symlink_to(victim)
+    install.install(directory, "\0nobody")
+    assert victim.read_text() == "mine"
+    assert not (directory / "nvidia-smi").is_symlink()
+
+
+def test_another_users_broker_is_not_believed(tmp_path: Path) -> None:
+    """Without another user at hand: the program is told that it is somebody else."""
+    import socket
+
+    name = f"\0genv-jupyter-test-{os.getpid()}"
+    install.install(tmp_path, name)
+    module = tmp_path / f"{install.MODULE}.py"
+    module.write_text(module.read_text().replace("posix.getuid()", "(posix.getuid() + 1)"))
+    with socket.socket(socket.AF_UNIX) as broker:
+        broker.bind(name)
+        broker.listen()
+        environ = {"GENV_JUPYTER_ENVIRONMENT": "x", "PATH": "/nonexistent"}
+        done = subprocess.run(
+            [tmp_path / "nvidia-smi"], env=environ, capture_output=True, text=True, timeout=30
+        )
+    assert f"its name is taken by a process of uid {os.getuid()}" in done.stderr
+    assert rendezvous.address() != name
+
+
+# -- PATH ------------------------------------------------------------------------------------------
+
+
+def test_path_has_our_directory_once_and_gives_it_back() -> None:
+    environ = {"PATH": "/usr/bin:/bin"}
+    for programs in ("/ours", "/ours"):
+        put_first(environ, programs)
+        environ[PROGRAMS] = programs
+    assert environ["PATH"] == "/ours:/usr/bin:/bin"
+    put_first(environ, "/newer")
+    environ[PROGRAMS] = "/newer"
+    assert environ["PATH"] == "/newer:/usr/bin:/bin"
+    put_first(environ, None)
+    assert environ["PATH"] == "/usr/bin:/bin"
+
+
+def test_kernels_do_not_inherit_the_servers_program() -> None:
+    env = {"PATH": "/ours:/usr/bin", PROGRAMS: "/ours"}
+    variables.put(env, variables.unmanaged("k", "hide", "broken"), env.copy())
+    assert (env["PATH"], env.get(PROGRAMS)) == ("/usr/bin", None)
+    hidden = variables.unattached("k", "hide", "off", "", "/ours")
+    variables.put(env, hidden, {})
+    assert (env["PATH"], env[PROGRAMS]) == ("/usr/bin", "/ours"), "the stub in the kernel does it"
+    assert PROGRAMS not in variables.unattached("k", "all", "off", "", "/ours")
