@@ -21,9 +21,9 @@ WAIT_OVER, NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 124, 125, 126, 127
 
 STATUSES = """\
 Exit status: 0 done, 1 refused, 2 not understood, 3 no broker or no working
-driver. Of run, shell and turn: the command's own, or 124 the wait is over, 125
-not started (refused, not understood, no broker), 126 cannot be executed, 127
-not found; 128 + N is what a shell makes of an end by signal N.
+driver. Of run, shell and turn: the program's own, or 124 the wait is over,
+125 not started (refused, not understood, no broker), 126 cannot be executed,
+127 not found; 128 + N is what a shell makes of an end by signal N.
 """
 
 

@@ -44,6 +44,8 @@ from genv_jupyter.units import parse_duration
 FOREVER = "for ever"
 _FILE = re.compile(r"\w[\w-]*[./][\w./-]*|[./][\w./-]+")
 _DASHED = "genv_jupyter.dashed"
+"""Set in a context's meta once ``--`` has been typed."""
+
 _DASHES = "Put -- and then the program, such as: jupyter gpu run 0.5 -- python train.py"
 
 
@@ -87,6 +89,11 @@ class Launcher(click.Command):
         if ctx.meta.get(_DASHED):
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, incomplete)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options; behind ``--`` none is completed."""
+        completing = ctx.resilient_parsing and ctx.meta.get(_DASHED)
+        return [] if completing else super().get_params(ctx)
 
 
 class ShellLauncher(Launcher):

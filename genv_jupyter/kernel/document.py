@@ -133,26 +133,33 @@ class Meter(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """Rows under heads; the last column takes what room there is."""
+    """Rows under heads; the last column, which may have several lines, takes what room there is.
+
+    In text ``keep`` names columns that are not cut, and ``least`` is what the last one gets.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     indent: int = 2
+    keep: tuple[int, ...] = ()
+    least: int = 16
 
     def lines(self) -> list[str]:
         every = [self.heads, *self.rows] if any(self.heads) else list(self.rows)
         last = len(self.heads) - 1
         room = WIDTH - self.indent - 2 * last
         widths = [max((columns(row[i]) for row in every), default=0) for i in range(last)]
-        while sum(widths) > room - 16 and max(widths) > 8:  # the widest gives way first
-            widths[widths.index(max(widths))] -= 1
+        cut = [i for i in range(last) if i not in self.keep]
+        while sum(widths) > room - self.least and any(widths[i] > 8 for i in cut):
+            widths[max(cut, key=widths.__getitem__)] -= 1  # the widest gives way first
         found: list[str] = []
         for row in every:
             cells = [_cut(cell, width) for cell, width in zip(row, widths, strict=False)]
             start = " " * self.indent + "".join(f"{cell}  " for cell in cells)
-            rest = textwrap.wrap(row[last], max(16, WIDTH - len(start))) or [""]
-            found.append((start + rest[0]).rstrip())
-            found.extend(" " * len(start) + line for line in rest[1:])
+            left = max(self.least, WIDTH - columns(start))
+            rest = [part for line in row[last].split("\n") for part in textwrap.wrap(line, left)]
+            found.append((start + "".join(rest[:1])).rstrip())
+            found.extend(" " * columns(start) + line for line in rest[1:])
         return found
 
     def html(self) -> str:
@@ -172,7 +179,9 @@ class Table(Struct, frozen=True):
             )
         rows = "".join(
             '<tr style="background: none;">'
-            + "".join(f'<td style="{cell}">{escape(text)}</td>' for text in row)
+            + "".join(
+                f'<td style="{cell}">{escape(text).replace(chr(10), "<br>")}</td>' for text in row
+            )
             + "</tr>"
             for row in self.rows
         )

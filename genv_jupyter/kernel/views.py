@@ -226,7 +226,7 @@ class DevicesView(View):
             )
             for grant in device.grants
         )
-        return Table(("", "", "", ""), rows, 4)
+        return Table(("", "", "", ""), rows, 4, keep=(2,))
 
 
 _HEALTH = {
@@ -262,7 +262,7 @@ class EnvironmentsView(View):
                 words.label(it) + (" (here)" if it.id == self.mine else ""),
                 it.user,
                 _state(it),
-                "; ".join(
+                "\n".join(
                     f"{words.device_label(by_uuid.get(grant.device), grant.device)}: "
                     f"{words.amount(grant)}"
                     for grant in it.grants
@@ -271,7 +271,8 @@ class EnvironmentsView(View):
             )
             for it in ordered
         )
-        return [title, Table(("id", "name", "user", "state", "holds"), rows)]
+        heads = ("id", "name", "user", "state", "holds")
+        return [title, Table(heads, rows, keep=(0, 3), least=24)]
 
 
 def _state(environment: Environment) -> str:
