@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from genv_jupyter.api.client import Client
 from genv_jupyter.demand import read_request
 from genv_jupyter.errors import BadRequest, GpuError
@@ -54,7 +56,7 @@ class Panel(View):
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         if self._schedule is not None:
             self._thread.start()
-        atexit.register(self.close)
+        atexit.register(self._end)
 
     def _build(self, widgets: Any) -> None:
         self._picture, self._message = widgets.HTML(), widgets.HTML()
@@ -103,7 +105,7 @@ class Panel(View):
         """Return what there is to see, and whether there is something to release."""
         try:
             view = look(session or self.session)
-        except GpuError as error:
+        except (GpuError, msgspec.MsgspecError) as error:  # also an answer of another version
             return [Text(str(error), "warn")], False
         return [*view.blocks(), *_room(view)], bool(view.usage and view.usage.grants)
 
@@ -182,14 +184,18 @@ class Panel(View):
         with self._lock:
             if self.closed:
                 return
-            self.closed = True
-        with self._changed:
-            self._changed.notify()
-        atexit.unregister(self.close)
+            self._end()
+        atexit.unregister(self._end)
         for widget in (self.root, *self._all):
             for part in (getattr(widget, "style", None), getattr(widget, "layout", None), widget):
                 if part is not None:
                     part.close()
+
+    def _end(self) -> None:
+        """End the poll; all that is left to do when the kernel ends, its sockets perhaps before."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify()
 
 
 def _schedule_of(shell: Any) -> Callable[[Callable[[], None]], None] | None:

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import words
@@ -195,8 +197,8 @@ class Watcher:
             if usage.grants and not {it.device for it in usage.grants} <= self._labels.keys():
                 devices = session.devices(environment)
                 self._labels = {it.uuid: words.device_label(it) for it in devices}
-        except GpuError as error:
-            return [Text(f"GPU: {error.message}", "dim")]
+        except (GpuError, msgspec.MsgspecError) as error:  # also an answer of another version
+            return [Text(f"GPU: {getattr(error, 'message', error)}", "dim")]
         return self._said(cell, usage, over)
 
     def _said(self, cell: Cell, usage: EnvironmentUsage, over: bool) -> list[Block]:

@@ -19,6 +19,8 @@ def test_kernel_and_client_import_nothing_of_a_server() -> None:
     code = (
         "import sys, IPython, msgspec; before = {m.split('.')[0] for m in sys.modules};"
         "import genv_jupyter.api.client, genv_jupyter.kernel.magics, genv_jupyter.kernel.doctor;"
+        "import genv_jupyter.kernel.cache, genv_jupyter.kernel.usage, genv_jupyter.kernel.watch;"
+        "import genv_jupyter.kernel.panel;"
         "after = {m.split('.')[0] for m in sys.modules} - before;"
         "print(*sorted(m for m in after if m not in sys.stdlib_module_names))"
     )

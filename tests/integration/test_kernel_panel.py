@@ -204,11 +204,15 @@ def test_panel_ends_when_the_front_end_closes_it(kernel: ServedKernel, front: Fr
     assert kernel.value(WIDGETS) == 0
 
 
-def test_kernel_ends_with_a_panel_open(kernel: ServedKernel, front: Front) -> None:
+def test_kernel_ends_with_a_panel_open(
+    kernel: ServedKernel, front: Front, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
     kernel.client.shutdown()
     kernel.client.get_control_msg(timeout=TIMEOUT)
     assert kernel.manager.provisioner is not None
     assert kernel.manager.provisioner.process.wait(TIMEOUT) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_without_ipywidgets_it_is_one_line(server: Server, tmp_path: Path) -> None:

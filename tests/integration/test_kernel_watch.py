@@ -143,14 +143,16 @@ def test_a_cell_within_a_cell_is_the_same_one(kernel: Kernel, tmp_path: Path) ->
     cell.shows("in this cell")
 
 
-def test_kernel_ends_with_the_watch_on(kernel: Kernel) -> None:
+def test_kernel_ends_with_the_watch_on(kernel: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
     kernel.run("%gpu watch")
+    capfd.readouterr()
     kernel.client.shutdown()
     kernel.client.get_control_msg(timeout=TIMEOUT)
     provisioner = kernel.manager.provisioner
     assert provisioner is not None
     process = provisioner.process
     assert process.wait(TIMEOUT) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_terminal_has_whole_lines_on_stderr(broker_home: Path) -> None:
