@@ -11,7 +11,7 @@ from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation import live
 from genv_jupyter.isolation.environ import VISIBLE, limits_of
 from genv_jupyter.isolation.inherited import server_pool
-from genv_jupyter.kernel import words
+from genv_jupyter.kernel import sight, words
 from genv_jupyter.kernel.document import Block, Text, Title, facts
 from genv_jupyter.kernel.session import Session
 from genv_jupyter.kernel.views import PageView
@@ -108,10 +108,12 @@ def _process(
     kind = "terminal" if session.terminal else "kernel"
     visible = os.environ.get(VISIBLE)
     cuda = live.cuda_state().replace("_", " ")
+    seen = live.seen()
+    sees = "" if seen is None else f", where it sees {sight.seen_names(seen, devices)}"
     rows = [
         (kind, f"pid {os.getpid()}, Python {platform.python_version()}"),
         ("environment", environment.id if environment is not None else "none yet"),
-        ("CUDA", f"{cuda} in this process"),
+        ("CUDA", f"{cuda} in this process{sees}"),
         (VISIBLE, "not set" if visible is None else repr(visible)),
     ]
     if environment is not None and environment.grants:

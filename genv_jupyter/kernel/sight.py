@@ -106,8 +106,9 @@ def _effective(
         return []
     if not granted and seen <= {live.digits(uuid) for uuid in held}:
         return []  # draining, and that is said
-    names = _names([_uuid(digits, devices) for digits in sight.seen], devices)
-    start = f"Effective: {names}, which CUDA read when it initialised here."
+    start = (
+        f"Effective: {seen_names(sight.seen, devices)}, which CUDA read when it initialised here."
+    )
     if not granted:
         return [f"{start} They may be somebody else's: restart, and attach first."]
     if environment is not None and environment.server is not None:
@@ -126,6 +127,11 @@ def _edited(sight: Sight, attached: bool) -> str:
     if attached:
         return f"{start} `%gpu attach` with the same request sets it again."
     return f"{start} What CUDA then finds may be somebody else's: attach instead."
+
+
+def seen_names(seen: Iterable[str], devices: Sequence[Device]) -> str:
+    """Name the devices that CUDA sees, as ``live.seen`` has them."""
+    return _names([_uuid(digits, devices) for digits in seen], devices)
 
 
 def _uuid(digits: str, devices: Iterable[Device]) -> str:

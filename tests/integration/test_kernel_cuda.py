@@ -91,6 +91,8 @@ def test_edited_variable_needs_no_restart_where_cuda_sees_the_grant(server: Serv
     text = flat(kernel.run("%gpu"))
     assert "Edited: CUDA_VISIBLE_DEVICES is '0', changed by hand. CUDA has read it before" in text
     assert "Effective" not in text, "CUDA sees what is granted"
+    doctor = " ".join(kernel.run("%gpu doctor").text.split())
+    assert f"initialized in this process, where it sees {', '.join(labels(server))}" in doctor
     again = flat(kernel.run("%gpu attach 2"))
     assert "Edited" not in again and "restart" not in again
     assert kernel.value(f"os.environ[{VISIBLE!r}]") == before
