@@ -34,6 +34,7 @@ GIVE_BACK = 1800
 """Seconds without any use from which on somebody else should have the device."""
 
 NO_GRANT = "%gpu attach 0.5 takes half of a GPU."
+GIVEN_BACK = "It is given back; the memory is free when its processes have ended."
 UNKNOWN = (
     "The driver does not tell which memory is this environment's, so there is no peak and no "
     "advice: frameworks can tell their own (torch.cuda.memory_summary())."
@@ -171,7 +172,11 @@ class UsageView(View):
         self.usage = usage
         self.devices = tuple(devices)
         self.terminal = terminal
-        self.advice = advice(self._holdings(), simulated=usage is not None and usage.simulated)
+        holdings = self._holdings()
+        if usage is not None and usage.grants and not holdings:
+            self.advice = (environment.reason if environment is not None else None) or GIVEN_BACK
+        else:
+            self.advice = advice(holdings, simulated=usage is not None and usage.simulated)
 
     def blocks(self) -> list[Block]:
         here = words.here(self.environment, self.terminal)

@@ -137,6 +137,17 @@ def test_view_says_used_cap_peak_and_whose_load_it_is() -> None:
     assert "1 GiB of 12 GiB" in view(used(3, memory_used=GIB))._repr_html_()
 
 
+def test_what_drains_is_said_and_gets_no_advice() -> None:
+    drained = environment(reason="Released, and still in use.")
+    (grant,) = drained.grants
+    grants = (msgspec.structs.replace(grant, state="draining"),)
+    drained = msgspec.structs.replace(drained, grants=grants, state="draining")
+    usage = EnvironmentUsage(environment="x", at=NOW, simulated=False, grants=(used(3),))
+    shown = UsageView(drained, usage, [device()])
+    assert "GPU 0, draining" in repr(shown)
+    assert shown.advice == "Released, and still in use."
+
+
 def test_view_says_what_is_unknown() -> None:
     text = repr(view(used(None, utilization=None, utilization_mean=None)))
     assert "use unknown, of 12 GiB" in text and "peak unknown" in text
