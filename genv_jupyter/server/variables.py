@@ -78,7 +78,6 @@ def put(
     goes. ``ours`` is this process's environment: the kernel must find the same broker.
     ``program`` is what will be started: which frameworks are beside it decides some variables.
     """
-    caps.restore(env)
     put_first(env, None)
     for name in _PER_KERNEL + _CAPS:
         env.pop(name, None)

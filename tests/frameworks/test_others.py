@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.conftest import Start
+from tests.frameworks.wheels import REQUIREMENTS
 
 pytestmark = pytest.mark.timeout(600)  # the first of them fetches the wheels
 
 MIB = 2**20
+
+
+def test_documentation_names_the_versions_that_are_tried() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+    for requirement in REQUIREMENTS:
+        version = requirement.partition("==")[2]
+        assert f"| {version} |" in table, requirement
 
 
 def test_jax_takes_the_fraction_and_still_finds_its_devices(start: Start) -> None:
