@@ -53,6 +53,7 @@ bench: $(STAMPS)/test
 	pip install -q -e '.[bench]' --no-build-isolation
 	python benchmarks/attach.py
 	python benchmarks/kernel_start.py
+	python benchmarks/nvidia_smi.py
 
 screenshots: $(STAMPS)/test
 	pytest tests/browser

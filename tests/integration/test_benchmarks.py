@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.debian import unpacked
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -38,3 +40,10 @@ def test_kernel_start_is_compared_with_jupyters_own(tmp_path: Path) -> None:
     assert found["starts"].keys() == {"plain", "stub", "ours"}
     assert found["first_gpu"]["n"] == 1
     assert len(found["added"]["ours_total"]["interval_95_ms"]) == 2
+
+
+def test_nvidia_smi_is_compared_with_nvidias_own(tmp_path: Path) -> None:
+    unpacked("nvidia-smi")  # else there is nothing to compare with
+    found = run("nvidia_smi", tmp_path, "--rounds", "2", "--cells", "1")
+    assert found["places"].keys() == {"in a cell", "bare process"}
+    assert all(len(lines) == 4 for lines in found["ratios"].values())
