@@ -46,7 +46,7 @@ _FILE = re.compile(r"\w[\w-]*[./][\w./-]*|[./][\w./-]+")
 _DASHED = "genv_jupyter.dashed"
 """Set in a context's meta once ``--`` has been typed."""
 
-_DASHES = "Put -- and then the program, such as: jupyter gpu run 0.5 -- python train.py"
+_DASHES = "Put -- before the program: jupyter gpu run 0.5 -- python train.py"
 
 
 class NotUnderstood(click.UsageError):

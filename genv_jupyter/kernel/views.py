@@ -226,7 +226,7 @@ class DevicesView(View):
             )
             for grant in device.grants
         )
-        return Table(("", "", "", ""), rows, 4, keep=(2,))
+        return Table(("", "", "", ""), rows, 4, keep=(2,), least=22)
 
 
 _HEALTH = {
@@ -272,7 +272,7 @@ class EnvironmentsView(View):
             for it in ordered
         )
         heads = ("id", "name", "user", "state", "holds")
-        return [title, Table(heads, rows, keep=(0, 3), least=24)]
+        return [title, Table(heads, rows, keep=(0, 3), least=29)]
 
 
 def _state(environment: Environment) -> str:
