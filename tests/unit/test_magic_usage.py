@@ -15,7 +15,10 @@ from tests.unit.test_magic_views import UUIDS, device, environment
 
 GIB = 2**30
 USABLE = 24 * GIB
-NOW = datetime.now(UTC)
+
+
+def ago(**span: float) -> datetime:
+    return datetime.now(UTC) - timedelta(**span)
 
 
 def used(peak: float | None, cap: float = 12, **facts: Any) -> GrantUsage:
@@ -26,9 +29,9 @@ def used(peak: float | None, cap: float = 12, **facts: Any) -> GrantUsage:
         memory=int(cap * GIB),
         memory_used=memory,
         memory_peak=memory,
-        peak_since=NOW - timedelta(hours=1),
+        peak_since=ago(hours=1),
         seconds_used=3600,
-        since=NOW - timedelta(hours=1),
+        since=ago(hours=1),
         utilization=80,
         utilization_mean=80,
         utilization_max=100,
@@ -122,7 +125,7 @@ def test_nothing_is_advised_on_simulated_devices() -> None:
 
 
 def view(usage: GrantUsage, **facts: Any) -> UsageView:
-    whole = EnvironmentUsage(environment="x", at=NOW, simulated=False, grants=(usage,))
+    whole = EnvironmentUsage(environment="x", at=ago(), simulated=False, grants=(usage,))
     whole = msgspec.structs.replace(whole, **facts)
     return UsageView(environment(name="llm.ipynb"), whole, [device()])
 
@@ -142,7 +145,7 @@ def test_what_drains_is_said_and_gets_no_advice() -> None:
     (grant,) = drained.grants
     grants = (msgspec.structs.replace(grant, state="draining"),)
     drained = msgspec.structs.replace(drained, grants=grants, state="draining")
-    usage = EnvironmentUsage(environment="x", at=NOW, simulated=False, grants=(used(3),))
+    usage = EnvironmentUsage(environment="x", at=ago(), simulated=False, grants=(used(3),))
     shown = UsageView(drained, usage, [device()])
     assert "GPU 0, draining" in repr(shown)
     assert shown.advice == "Released, and still in use."
@@ -156,7 +159,7 @@ def test_view_says_what_is_unknown() -> None:
 
 
 def test_view_says_since_when_a_peak_is_known() -> None:
-    later = used(3, peak_since=NOW - timedelta(minutes=5))
+    later = used(3, peak_since=ago(minutes=5))
     assert "(seen since " in repr(view(later)) and "(5 min))" in repr(view(later))
     assert "seen since" not in repr(view(used(3)))
 
