@@ -179,6 +179,7 @@ def test_kernel_whose_variables_were_dropped_is_known_all_the_same(server: Serve
     text = flat(kernel.run("%gpu"))
     assert f"{LOST} Granted:" in text.replace(" ! ", " ")
     assert f"Effective: {', '.join(labels(server))}, which CUDA read" in text
+    assert "Edited" not in text, "here neither"
 
 
 def notebook(directory: Path) -> Path:
