@@ -221,19 +221,19 @@ def _become(launch: Launch) -> None:
     new = NewEnvironment(kind=launch.kind, pid=os.getpid(), name=launch.request.name, pool=pool)
     made = client.create(new)
     environment = _attached(client, made, launch)
-    live.apply_environ(environment.environ or {})
+    done = live.apply_environ(environment.environ or {})
     _limit(launch.program[0])
     os.environ[inherited.COMMAND] = inherited.this_process()
     os.environ.pop(inherited.POOL, None)
     if pool is not None:
         os.environ[inherited.POOL] = pool
-    client.patch(environment.id, EnvironmentPatch(applied="live", cuda="not_initialized"))
+    seen = {name: done[name] for name in ("applied", "cuda", "revision", "visible")}
+    client.patch(environment.id, EnvironmentPatch(**seen))
     if not launch.quiet:
         say(_given(client, environment, launch))
     try:
         replace_process(launch.program)
-    except OSError as error:
-        client.detach(environment.id, cuda="not_initialized")
+    except OSError as error:  # the environment ends with this process
         say(f"Error: {launch.program[0]} cannot be executed: {error.strerror}.")
         raise SystemExit(NOT_EXECUTABLE) from None
 
