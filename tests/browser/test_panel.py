@@ -58,6 +58,11 @@ def test_panel(jupyter: Jupyter, page: Page, kind: Callable[..., Notebook]) -> N
     notebook.run(ALLOCATE)
     expect(panel).to_contain_text("3.3 GiB of 11.8 GiB, peak 3.3 GiB", timeout=PATIENCE)
 
+    button["Empty cache"].click()
+    expect(panel).to_contain_text("Nothing came back.", timeout=PATIENCE)
+    expect(panel).to_contain_text("3.3 GiB in use here, as before")
+    notebook.shoot(f"widget-emptied-{kind.__name__.lower()}")
+
     # Somebody else has the other one whole: the refusal says so in the panel.
     kernel = jupyter.open_kernel("debug.ipynb")
     jupyter.gpu("PUT", f"environments/{kernel}", {"gpus": 1})
