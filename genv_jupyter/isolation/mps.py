@@ -1,6 +1,9 @@
 """The MPS control daemons of this user: one for each device that is shared, while it is shared.
 
-Nothing here is called on an event loop or inside a transaction: every step runs a program.
+Nothing here is called on an event loop, inside a transaction, or under the broker's lock: every
+step runs a program. The question which devices need a daemon is asked while the daemon's own lock
+is held, so that an answer is never older than what is done about it: who takes both locks takes
+the daemon's first.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -68,6 +71,9 @@ class Daemons:
     ----------
     directory
         A private directory of the broker, for this boot and this pid namespace.
+    needs
+        Returns the devices whose daemons are needed at this moment, each with the most memory
+        that a client there may have, in bytes. Called with a lock held that it must not wait for.
     program
         The program of the daemons.
     steady
@@ -77,10 +83,12 @@ class Daemons:
     def __init__(
         self,
         directory: Path,
+        needs: Callable[[], Mapping[str, int]],
         program: str = PROGRAM,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = directory
+        self.needs = needs
         self.program = program
         self.steady = steady
         self._daemons: dict[str, Daemon] = {}
@@ -106,22 +114,30 @@ class Daemons:
         """Return the devices whose daemons are in use or may soon be again."""
         return tuple(device for device, it in list(self._daemons.items()) if it.trouble is None)
 
+    def owns(self, pid: int) -> bool:
+        """Say whether a process is one of these daemons, or a server of one."""
+        ours = {(it.pid, it.start) for it in list(self._daemons.values()) if it.pid is not None}
+        return bool(ours) and any(found in ours for found in processes.ancestors(pid))
+
+    def control(self, device: str) -> ControlDaemon:
+        """Return how to ask the daemon of a device, whether it runs or not."""
+        return ControlDaemon(self.path(device), device, self.program)
+
     # -- changes --------------------------------------------------------------------------------
 
-    def ensure(self, device: str, ceiling: int) -> ControlDaemon:
-        """Return the daemon of a device, running, no client of which gets more than ``ceiling``.
-
-        Parameters
-        ----------
-        ceiling
-            Bytes: the largest cap of any grant on the device.
+    def ensure(self, device: str) -> ControlDaemon:
+        """Return the daemon of a device, running, with the ceiling that is needed now.
 
         Raises
         ------
         MpsError
             It does not run, and why; after a failure it is not tried again at once.
         """
-        with self._locked(device) as daemon:
+        with self._locked(device):
+            ceiling = self.needs().get(device)
+            if ceiling is None:
+                raise MpsError("no grant needs MPS there any more")
+            daemon = self._daemon(device)
             daemon.unused_since = None
             now = self.steady()
             if daemon.trouble is not None and (daemon.given_up or now < daemon.retry_at):
@@ -130,41 +146,31 @@ class Daemons:
                 self._start(daemon, ceiling)
             except MpsError as error:
                 self._failed(device, daemon, str(error))
-                raise
+                raise MpsError(daemon.trouble or str(error)) from error
             return daemon.control
 
-    def unused(self, device: str) -> None:
-        """Say that no grant needs the daemon of a device now: it ends after a while."""
-        with self._locked(device) as daemon:
-            if daemon.unused_since is None:
-                daemon.unused_since = self.steady()
-
     def stop(self, device: str) -> None:
-        """End the daemon of a device now: somebody wants all of it.
+        """End the daemon of a device now, unless it is needed: somebody wants all of it.
 
         Raises
         ------
         MpsError
             Processes still work through it, or it does not end.
         """
-        with self._locked(device) as daemon:
-            _end(daemon.control)
-            self._daemons.pop(device, None)
+        with self._locked(device):
+            if device not in self.needs():
+                _end(self.control(device))
+                self._daemons.pop(device, None)
 
-    def adopt(self, ceilings: Mapping[str, int]) -> None:
-        """Take over what a dead broker has left: the daemons that are needed; end the others.
-
-        Parameters
-        ----------
-        ceilings
-            The largest cap on each device with grants that need MPS, in bytes.
-        """
-        for device, ceiling in ceilings.items():
+    def adopt(self) -> None:
+        """Take over what a dead broker has left: the daemons that are needed; end the others."""
+        for device in self.needs():
             with contextlib.suppress(MpsError):  # kept as its trouble
-                self.ensure(device, ceiling)
-        needed = {self.path(device) for device in ceilings}
-        for path in self.directory.iterdir() if self.directory.is_dir() else ():
-            if path not in needed:
+                self.ensure(device)
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            with self._lock_of(path.name):
+                if path in map(self.path, [*self.needs(), *list(self._daemons)]):
+                    continue
                 try:
                     _end(ControlDaemon(path, "", self.program))
                 except MpsError as error:
@@ -174,15 +180,26 @@ class Daemons:
         """Look at every daemon: end what nobody needs, start again what has died."""
         for device, daemon in list(self._daemons.items()):
             try:
-                if daemon.unused_since is not None:
-                    if self.steady() - daemon.unused_since >= GRACE:
-                        self.stop(device)
-                elif not self._well(daemon):
-                    self.ensure(device, daemon.ceiling)
+                if not self._idle(device, daemon) and not self._well(daemon):
+                    self.ensure(device)
             except MpsError as error:
                 log.warning("MPS on %s: %s", device, error)
 
     # -- parts ----------------------------------------------------------------------------------
+
+    def _idle(self, device: str, daemon: Daemon) -> bool:
+        """Say whether no grant needs a daemon, and end it once that has been so for a while."""
+        with self._locked(device):
+            if device in self.needs():
+                daemon.unused_since = None
+                return False
+            if daemon.unused_since is None:
+                daemon.unused_since = self.steady()
+            # What does not run is remembered: another grant need not wait for that again.
+            if daemon.trouble is None and self.steady() - daemon.unused_since >= GRACE:
+                _end(daemon.control)
+                self._daemons.pop(device, None)
+            return True
 
     def _start(self, daemon: Daemon, ceiling: int) -> None:
         control = daemon.control
@@ -222,18 +239,20 @@ class Daemons:
             daemon.trouble += f" It was tried {TRIES} times and is given up."
         log.warning("%s: %s", device, daemon.trouble)
 
-    @contextlib.contextmanager
-    def _locked(self, device: str) -> Iterator[Daemon]:
+    def _daemon(self, device: str) -> Daemon:
+        daemon = self._daemons.get(device)
+        if daemon is None:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            daemon = self._daemons[device] = Daemon(control=self.control(device))
+        return daemon
+
+    def _locked(self, device: str) -> threading.Lock:
         """Hold a device: two callers start one daemon, and different devices do not wait."""
+        return self._lock_of(self.path(device).name)
+
+    def _lock_of(self, name: str) -> threading.Lock:
         with self._guard:
-            lock = self._locks.setdefault(device, threading.Lock())
-        with lock:
-            daemon = self._daemons.get(device)
-            if daemon is None:
-                self.directory.mkdir(mode=0o700, exist_ok=True)
-                control = ControlDaemon(self.path(device), device, self.program)
-                daemon = self._daemons[device] = Daemon(control=control)
-            yield daemon
+            return self._locks.setdefault(name, threading.Lock())
 
 
 def _end(control: ControlDaemon) -> None:

@@ -33,6 +33,24 @@ class Clock:
         return self.now
 
 
+class Needs(dict[str, int]):
+    """Which devices need a daemon, and the most memory of a client there."""
+
+    def __call__(self) -> dict[str, int]:
+        return self
+
+
+def needs(keeper: Daemons) -> Needs:
+    assert isinstance(keeper.needs, Needs)
+    return keeper.needs
+
+
+def ensure(keeper: Daemons, device: str, ceiling: int) -> ControlDaemon:
+    """Let a device need a daemon, and start it."""
+    needs(keeper)[device] = ceiling
+    return keeper.ensure(device)
+
+
 Make = Callable[..., Daemons]
 
 
@@ -43,7 +61,7 @@ def make() -> Iterator[Make]:
     with tempfile.TemporaryDirectory(prefix="gj") as name:
 
         def one(program: str, clock: Clock | None = None) -> Daemons:
-            made.append(Daemons(Path(name) / "mps", program, clock or Clock()))
+            made.append(Daemons(Path(name) / "mps", Needs(), program, clock or Clock()))
             return made[-1]
 
         yield one
@@ -72,10 +90,10 @@ def says(keeper: Daemons, **answers: str | int | None) -> None:
 
 def test_a_daemon_is_started_once_and_asked(make: Make, real: str) -> None:
     keeper = make(real)
-    daemon = keeper.ensure(DEVICE, 4 * GIB)
+    daemon = ensure(keeper, DEVICE, 4 * GIB)
     pid = daemon.pid()
     assert pid is not None and daemon.healthy()
-    assert keeper.ensure(DEVICE, 4 * GIB).pid() == pid
+    assert ensure(keeper, DEVICE, 4 * GIB).pid() == pid
     assert daemon.ceiling() == "4G"
     assert daemon.servers() == () and daemon.clients() == {}
     variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
@@ -87,7 +105,7 @@ def test_a_daemon_is_started_once_and_asked(make: Make, real: str) -> None:
 def test_nobody_else_reaches_its_sockets(make: Make, real: str) -> None:
     before = os.umask(0)
     try:
-        daemon = make(real).ensure(DEVICE, GIB)
+        daemon = ensure(make(real), DEVICE, GIB)
     finally:
         os.umask(before)
     for directory in (daemon.directory, daemon.logs):
@@ -99,7 +117,7 @@ def test_nobody_else_reaches_its_sockets(make: Make, real: str) -> None:
     [(512 * 2**20, "512M"), (3_000_000_000, "2G"), (4 * GIB, "4G"), (GIB + 1, "1G")],
 )
 def test_the_ceiling_is_read_back(make: Make, real: str, memory: int, said: str) -> None:
-    daemon = make(real).ensure(DEVICE, memory)
+    daemon = ensure(make(real), DEVICE, memory)
     assert daemon.ceiling() == said
     with pytest.raises(MpsError, match="where 0M was set"):
         daemon.set_ceiling(1000)  # NVIDIA's takes it for no limit at all
@@ -107,7 +125,7 @@ def test_the_ceiling_is_read_back(make: Make, real: str, memory: int, said: str)
 
 def test_a_daemon_for_each_device(make: Make, real: str) -> None:
     keeper = make(real)
-    assert keeper.ensure(DEVICE, GIB).pid() != keeper.ensure(OTHER, GIB).pid()
+    assert ensure(keeper, DEVICE, GIB).pid() != ensure(keeper, OTHER, GIB).pid()
 
 
 def test_two_callers_start_one(make: Make, real: str) -> None:
@@ -115,7 +133,7 @@ def test_two_callers_start_one(make: Make, real: str) -> None:
     found: list[int | None] = []
 
     def start(keeper: Daemons) -> None:
-        found.append(keeper.ensure(DEVICE, GIB).pid())
+        found.append(ensure(keeper, DEVICE, GIB).pid())
 
     threads = [threading.Thread(target=start, args=(keeper,)) for keeper in keepers]
     for thread in threads:
@@ -128,24 +146,58 @@ def test_two_callers_start_one(make: Make, real: str) -> None:
 def test_it_stays_for_a_while_after_its_last_grant(make: Make, real: str) -> None:
     clock = Clock()
     keeper = make(real, clock)
-    daemon = keeper.ensure(DEVICE, GIB)
-    keeper.unused(DEVICE)
+    daemon = ensure(keeper, DEVICE, GIB)
+    del needs(keeper)[DEVICE]
+    keeper.round()
     clock.now += GRACE - 1
     keeper.round()
     assert daemon.pid() is not None
-    keeper.ensure(DEVICE, GIB)
+    ensure(keeper, DEVICE, GIB)
     clock.now += 10
     keeper.round()
     assert daemon.pid() is not None
-    keeper.unused(DEVICE)
+    del needs(keeper)[DEVICE]
+    keeper.round()
     clock.now += GRACE
     keeper.round()
     assert daemon.pid() is None and not daemon.directory.exists()
 
 
+def test_somebody_wants_the_whole_device(make: Make, real: str) -> None:
+    keeper = make(real)
+    daemon = ensure(keeper, DEVICE, GIB)
+    keeper.stop(DEVICE)
+    assert daemon.pid() is not None, "a grant that needs it has come meanwhile"
+    del needs(keeper)[DEVICE]
+    keeper.stop(DEVICE)
+    assert daemon.pid() is None and keeper.running() == ()
+
+
+def test_a_daemon_that_nobody_needs_any_more_is_not_started(make: Make, real: str) -> None:
+    keeper = make(real)
+    with pytest.raises(MpsError, match="no grant needs MPS"):
+        keeper.ensure(DEVICE)
+    assert keeper.control(DEVICE).pid() is None and keeper.trouble(DEVICE) is None
+
+
+def test_the_ceiling_is_the_one_of_the_moment(make: Make, real: str) -> None:
+    keeper = make(real)
+    daemon = ensure(keeper, DEVICE, GIB)
+    needs(keeper)[DEVICE] = 8 * GIB  # another attach has come between this one and its daemon
+    keeper.ensure(DEVICE)
+    assert daemon.ceiling() == "8G"
+
+
+def test_its_processes_are_ours(make: Make, real: str) -> None:
+    keeper = make(real)
+    pid = ensure(keeper, DEVICE, GIB).pid()
+    assert pid is not None and keeper.owns(pid)
+    assert not keeper.owns(os.getpid())
+
+
 def test_one_that_died_is_started_again(make: Make, real: str) -> None:
     keeper = make(real)
-    daemon = keeper.ensure(DEVICE, 2 * GIB)
+    daemon = ensure(keeper, DEVICE, 2 * GIB)
     pid = daemon.pid()
     assert pid is not None
     _kill(pid)
@@ -155,27 +207,28 @@ def test_one_that_died_is_started_again(make: Make, real: str) -> None:
 
 def test_what_a_dead_broker_left_is_taken_over_or_ended(make: Make, real: str) -> None:
     dead = make(real)
-    needed, left = dead.ensure(DEVICE, GIB), dead.ensure(OTHER, GIB)
+    needed, left = ensure(dead, DEVICE, GIB), ensure(dead, OTHER, GIB)
     pid = needed.pid()
     new = make(real)
-    new.adopt({DEVICE: 3 * GIB})
+    needs(new)[DEVICE] = 3 * GIB
+    new.adopt()
     assert needed.pid() == pid and needed.ceiling() == "3G"
     assert left.pid() is None and not left.directory.exists()
 
 
 def test_a_stale_directory_is_no_daemon(make: Make, real: str) -> None:
     keeper = make(real)
-    daemon = keeper.ensure(DEVICE, GIB)
+    daemon = ensure(keeper, DEVICE, GIB)
     pid = daemon.pid()
     assert pid is not None
     _kill(pid)
     assert (daemon.directory / "control").exists() and daemon.pid() is None
     assert not daemon.healthy()
-    assert make(real).ensure(DEVICE, GIB).pid() is not None
+    assert ensure(make(real), DEVICE, GIB).pid() is not None
 
 
 def test_a_server_that_cannot_start_is_told_by_the_log(make: Make, real: str) -> None:
-    daemon = make(real).ensure(DEVICE, GIB)
+    daemon = ensure(make(real), DEVICE, GIB)
     daemon.ask(f"start_server -uid {os.getuid()}")
     log = daemon.logs / "control.log"
     for _ in range(100):
@@ -187,22 +240,22 @@ def test_a_server_that_cannot_start_is_told_by_the_log(make: Make, real: str) ->
 
 
 def test_an_unknown_command_is_an_error_although_it_exits_with_0(make: Make, real: str) -> None:
-    daemon = make(real).ensure(DEVICE, GIB)
+    daemon = ensure(make(real), DEVICE, GIB)
     with pytest.raises(MpsError, match="does not know 'server'"):
         daemon.ask("server list")
 
 
 def test_a_client_that_is_not_there_is_not_terminated(make: Make, real: str) -> None:
-    assert make(real).ensure(DEVICE, GIB).terminate_client(os.getpid()) is False
+    assert ensure(make(real), DEVICE, GIB).terminate_client(os.getpid()) is False
 
 
 # -- bad states -----------------------------------------------------------------------------------
 
 
 def test_a_path_too_long_for_a_socket(real: str, tmp_path: Path) -> None:
-    keeper = Daemons(tmp_path / ("a" * 90), real)
+    keeper = Daemons(tmp_path / ("a" * 90), Needs(), real)
     with pytest.raises(MpsError, match=r"too long .* GENV_JUPYTER_HOME"):
-        keeper.ensure(DEVICE, GIB)
+        ensure(keeper, DEVICE, GIB)
     assert "too long" in (keeper.trouble(DEVICE) or "")
 
 
@@ -212,7 +265,7 @@ def test_a_directory_that_others_may_enter(make: Make, real: str) -> None:
     keeper.path(DEVICE).mkdir()
     keeper.path(DEVICE).chmod(0o711)
     with pytest.raises(MpsError, match="others may enter"):
-        keeper.ensure(DEVICE, GIB)
+        ensure(keeper, DEVICE, GIB)
 
 
 def test_a_link_is_not_followed(make: Make, real: str) -> None:
@@ -220,14 +273,14 @@ def test_a_link_is_not_followed(make: Make, real: str) -> None:
     keeper.directory.mkdir(mode=0o700)
     keeper.path(DEVICE).symlink_to(keeper.directory)
     with pytest.raises(MpsError, match="not a directory of ours"):
-        keeper.ensure(DEVICE, GIB)
+        ensure(keeper, DEVICE, GIB)
 
 
 def test_a_program_that_is_not_there(make: Make) -> None:
     keeper = make("nvidia-cuda-mps-control-of-nobody")
     assert keeper.missing() == "nvidia-cuda-mps-control-of-nobody is not installed"
     with pytest.raises(MpsError, match="is not installed"):
-        keeper.ensure(DEVICE, GIB)
+        ensure(keeper, DEVICE, GIB)
 
 
 def test_a_failing_start_is_tried_again_later_and_given_up(make: Make) -> None:
@@ -237,10 +290,10 @@ def test_a_failing_start_is_tried_again_later_and_given_up(make: Make) -> None:
     pause = FIRST_PAUSE
     for number in range(TRIES):
         with pytest.raises(MpsError, match="status 3: An error that only this test knows"):
-            keeper.ensure(DEVICE, GIB)
+            ensure(keeper, DEVICE, GIB)
         says(keeper)  # it would work now, but it is not tried at once
         with pytest.raises(MpsError, match="MPS does not run on this device"):
-            keeper.ensure(DEVICE, GIB)
+            ensure(keeper, DEVICE, GIB)
         says(keeper, dash_d=3)
         if number < TRIES - 1:
             clock.now += pause
@@ -249,7 +302,7 @@ def test_a_failing_start_is_tried_again_later_and_given_up(make: Make) -> None:
     clock.now += 10_000
     keeper.round()
     with pytest.raises(MpsError, match=f"tried {TRIES} times and is given up"):
-        keeper.ensure(DEVICE, GIB)
+        ensure(keeper, DEVICE, GIB)
 
 
 def test_a_failed_start_that_works_later(make: Make) -> None:
@@ -257,7 +310,7 @@ def test_a_failed_start_that_works_later(make: Make) -> None:
     keeper = make(str(STAND_IN), clock)
     says(keeper, dash_d=3)
     with pytest.raises(MpsError):
-        keeper.ensure(DEVICE, GIB)
+        ensure(keeper, DEVICE, GIB)
     says(keeper)
     clock.now += FIRST_PAUSE
     keeper.round()
@@ -269,7 +322,7 @@ def test_a_daemon_that_hangs_is_replaced(make: Make, monkeypatch: pytest.MonkeyP
     clock = Clock()
     keeper = make(str(STAND_IN), clock)
     says(keeper)
-    daemon = keeper.ensure(DEVICE, GIB)
+    daemon = ensure(keeper, DEVICE, GIB)
     pid = daemon.pid()
     says(keeper, get_default_active_thread_percentage=None)
     with pytest.raises(MpsHangs):
@@ -283,15 +336,16 @@ def test_a_daemon_with_clients_is_not_ended(make: Make) -> None:
     clock = Clock()
     keeper = make(str(STAND_IN), clock)
     says(keeper)
-    daemon = keeper.ensure(DEVICE, GIB)
+    daemon = ensure(keeper, DEVICE, GIB)
     says(keeper, get_server_list="71", get_client_list="4711 4712")
     assert daemon.clients() == {4711: 71, 4712: 71}
+    del needs(keeper)[DEVICE]
     with pytest.raises(MpsError, match="4711, 4712"):
         keeper.stop(DEVICE)
-    keeper.unused(DEVICE)
+    keeper.round()
     clock.now += GRACE
     keeper.round()
-    make(str(STAND_IN)).adopt({})
+    make(str(STAND_IN)).adopt()
     assert daemon.pid() is not None
     says(keeper, get_server_list="71")
     keeper.round()
@@ -304,7 +358,7 @@ def test_a_daemon_with_clients_is_not_ended(make: Make) -> None:
 def test_a_client_is_terminated(make: Make, answer: str, done: bool) -> None:
     keeper = make(str(STAND_IN))
     says(keeper)
-    daemon = keeper.ensure(DEVICE, GIB)
+    daemon = ensure(keeper, DEVICE, GIB)
     says(keeper, get_server_list="71", get_client_list="4711", terminate_client=answer)
     assert daemon.terminate_client(4711) is done
 
