@@ -137,7 +137,7 @@ def test_attached_by_its_import_is_limited_by_that_import(server: Server, site: 
 
 
 def test_kernel_of_another_environment_is_told_by_variables(site: Path) -> None:
-    environ = environ_of("e", ["GPU-1"], hide=True, pool=None) | {
+    environ = environ_of("e", ["GPU-1"], hide=True, pool=None, revision=1) | {
         caps.LIMIT: str(12 * GIB),
         caps.TOTAL: str(24 * GIB),
     }
@@ -193,7 +193,7 @@ def test_living_cuda_takes_another_limit_and_no_other_devices(
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(live, "_seen_initialized", False)
-    environ = environ_of("e", ["GPU-1"], hide=True, pool=None)
+    environ = environ_of("e", ["GPU-1"], hide=True, pool=None, revision=1)
     environ |= {caps.LIMIT: str(12 * GIB), caps.TOTAL: str(24 * GIB)}
     assert live.apply_environ(environ)["applied"] == "live"
     monkeypatch.setattr(live, "_seen_initialized", True)
