@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import json
 import logging
-import queue
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import zmq.asyncio
 from jupyter_client.asynchronous.client import AsyncKernelClient
-from jupyter_client.session import Session
 from msgspec import UNSET, Struct, UnsetType
 
 from genv_jupyter.isolation import live
 from genv_jupyter.isolation.environ import revision_of
 from genv_jupyter.model import Applied, Cuda
+from genv_jupyter.server.pulses import Pulses
+from genv_jupyter.server.talking import channels, request
 
 Environ = Mapping[str, str | None]
 
@@ -77,6 +75,7 @@ class Applier:
         self._under_way: dict[str, tuple[Environ, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._subshells: dict[str, bool] = {}
+        self.pulses = Pulses(manager_of, log)
 
     async def probe(self, kernel: str) -> Cuda:
         """Say whether CUDA is initialised in a kernel, if it answers at once."""
@@ -115,13 +114,14 @@ class Applier:
     def forget(self, kernel: str) -> None:
         """The process of a kernel is gone: nothing is waited for any more."""
         self._subshells.pop(kernel, None)
+        self.pulses.forget(kernel)
         under_way = self._under_way.pop(kernel, None)
         if under_way is not None:
             under_way[1].cancel()
 
     async def close(self) -> None:
         """Give up all that is under way; an open socket would hold up the end of the process."""
-        tasks = set(self._tasks)
+        tasks = self._tasks | self.pulses.tasks
         for task in tasks:
             task.cancel()
         if tasks:
@@ -165,7 +165,7 @@ class Applier:
     # -- talking to a kernel --------------------------------------------------------------------
 
     async def _evaluate(self, kernel: str, manager: Any, expression: str) -> dict[str, Any]:
-        async with _channels(manager) as client:
+        async with channels(manager) as client:
             subshell = await self._open_subshell(kernel, client)
             try:
                 while True:
@@ -177,43 +177,22 @@ class Applier:
             finally:
                 if subshell is not None:
                     content = {"subshell_id": subshell}
-                    await _request(
+                    await request(
                         client, "control", "delete_subshell_request", content, _CONTROL_SECONDS
                     )
+                    self.pulses.look(kernel)
 
     async def _open_subshell(self, kernel: str, client: AsyncKernelClient) -> str | None:
         """Open a subshell where the kernel offers them; else ``None``: its main shell."""
         if kernel not in self._subshells:
-            info = await _request(client, "control", "kernel_info_request", {}, _CONTROL_SECONDS)
+            info = await request(client, "control", "kernel_info_request", {}, _CONTROL_SECONDS)
             if info is None:
                 return None
             self._subshells[kernel] = "kernel subshells" in info.get("supported_features", ())
         if not self._subshells[kernel]:
             return None
-        reply = await _request(client, "control", "create_subshell_request", {}, _CONTROL_SECONDS)
+        reply = await request(client, "control", "create_subshell_request", {}, _CONTROL_SECONDS)
         return None if reply is None else reply.get("subshell_id")
-
-
-@contextlib.asynccontextmanager
-async def _channels(manager: Any) -> AsyncIterator[AsyncKernelClient]:
-    """Connect to a kernel beside its other clients.
-
-    With a session of its own: the manager's would make two clients with one identity, and the
-    kernel's replies would go to either.
-    """
-    info = manager.get_connection_info(session=True)
-    shared = manager.session
-    info["session"] = Session(key=shared.key, signature_scheme=shared.signature_scheme)
-    for key in ("curve_publickey", "curve_secretkey"):
-        if isinstance(info.get(key), str):
-            info[key] = info[key].encode("ascii")
-    context = zmq.asyncio.Context.shadow(manager.context.underlying)
-    client = AsyncKernelClient(context=context, **info)
-    client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=True)
-    try:
-        yield client
-    finally:
-        client.stop_channels()
 
 
 async def _execute(
@@ -227,48 +206,10 @@ async def _execute(
         "allow_stdin": False,
         "stop_on_error": False,
     }
-    reply = await _request(client, "shell", "execute_request", content, None, subshell)
+    reply = await request(client, "shell", "execute_request", content, None, subshell)
     if reply is None:
         raise Unreachable("no answer")
     return reply
-
-
-async def _request(
-    client: AsyncKernelClient,
-    channel: str,
-    kind: str,
-    content: dict[str, Any],
-    seconds: float | None,
-    subshell: str | None = None,
-) -> dict[str, Any] | None:
-    """Send a request and return its reply's content; ``None`` when none comes in time."""
-    asked = _send(client, channel, kind, content, subshell)
-    receive = client.get_shell_msg if channel == "shell" else client.get_control_msg
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                try:
-                    reply = await receive(timeout=60)
-                except queue.Empty:
-                    continue
-                if reply["parent_header"].get("msg_id") == asked:
-                    return dict(reply["content"])
-    except TimeoutError:
-        return None
-
-
-def _send(
-    client: AsyncKernelClient,
-    channel: str,
-    kind: str,
-    content: dict[str, Any],
-    subshell: str | None = None,
-) -> str:
-    message = client.session.msg(kind, content)
-    if subshell is not None:
-        message["header"]["subshell_id"] = subshell
-    (client.shell_channel if channel == "shell" else client.control_channel).send(message)
-    return str(message["header"]["msg_id"])
 
 
 def _result(reply: dict[str, Any]) -> dict[str, Any]:

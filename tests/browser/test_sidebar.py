@@ -181,6 +181,7 @@ def test_restart_keeps_what_was_granted(jupyter: Jupyter, page: Page) -> None:
     notebook.show()
     notebook.attach("½ GPU")
     notebook.expect_summary("GPU: ½")
+    jupyter.until(lambda: jupyter.environment("llm.ipynb")["applied"] == "live")
     before = jupyter.environment("llm.ipynb")
     notebook.command("genv-jupyter:restart")
     dialog = page.get_by_role("dialog")
