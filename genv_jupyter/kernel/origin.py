@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,20 @@ from genv_jupyter.model import Environment
 _HEADLESS = {
     "nbconvert": "nbconvert",
     "papermill": "papermill",
-    "execute": "jupyter execute",
-    "run": "jupyter run",
-    "console": "jupyter console",
+    "execute": "`jupyter execute`",
+    "run": "`jupyter run`",
+    "console": "`jupyter console`",
     "voila": "Voilà",
 }
-_SERVERS = ("lab", "labhub", "notebook", "server", "jupyterhub-singleuser")
+_SERVERS = ("lab", "labhub", "jupyterlab", "notebook", "server", "jupyter_server", "singleuser")
 _GATEWAYS = ("kernelgateway", "kernel_gateway", "enterprisegateway", "enterprise_gateway")
+_PREFIX = re.compile("jupyter-|jupyterhub-")
 
 _FIRST = "Attach before anything uses CUDA"
 
 
 def starter(shell: Any) -> str:
-    """Return by what this kernel was started, as ``_said`` knows it; empty where nobody can tell.
+    """Return by what this kernel was started, as ``_unknown_to_us`` knows it, or nothing.
 
     A kernel's parent process is known by its command line; VS Code leaves its notebook's name.
     """
@@ -33,17 +35,24 @@ def starter(shell: Any) -> str:
         return "VS Code"
     parent = os.environ.get("JPY_PARENT_PID", "")
     try:
-        parts = Path(f"/proc/{int(parent)}/cmdline").read_bytes().decode(errors="replace")
+        line = Path(f"/proc/{int(parent)}/cmdline").read_bytes().decode(errors="replace")
     except (OSError, ValueError):
         return ""
-    for part in parts.split("\0")[:4]:  # python -m jupyter nbconvert
-        name = re.sub(r"^jupyter-|^jupyter_(?=server$)|\.py$", "", Path(part).name)
-        if name in _HEADLESS:
-            return name
-        if name in _SERVERS:
-            return "server"
-        if name in _GATEWAYS:
-            return "gateway"
+    return named(line.split("\0"))
+
+
+def named(command: Sequence[str]) -> str:
+    """Return what a command line starts, as ``starter`` does."""
+    before = ""
+    for part in command[:4]:
+        # A program of that name, `python -m it`, or a verb of jupyter: no other argument.
+        if "/" in part or before in ("", "-m", "jupyter"):
+            name = _PREFIX.sub("", Path(part).name, count=1)
+            if name in _HEADLESS:
+                return name
+            if name in _SERVERS or name in _GATEWAYS:
+                return "server" if name in _SERVERS else "gateway"
+        before = Path(part).name
     return ""
 
 
@@ -93,8 +102,9 @@ def _unknown_to_us(starter: str, terminal: bool) -> str:
             )
         case "server":
             return (
-                f"The Jupyter server of this kernel does not use genv-jupyter: {unkept} Install "
-                "it where the server runs, and restart the server."
+                f"The Jupyter server has started this kernel without genv-jupyter: {unkept} "
+                "Install it where the server runs; a kernelspec that names a provisioner of its "
+                "own leaves it out."
             )
         case "gateway":
             return (

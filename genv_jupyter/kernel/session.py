@@ -174,6 +174,8 @@ class Session:
         """Say so when no Jupyter server of ours started this process, or its word was lost."""
         if environment is not None and inside.belongs(environment):
             return [inside.sentence(environment)]
+        if notice() is not None:
+            return []  # a server of ours could not reach the broker, and that is said
         return origin.remarks(self.shell, environment, terminal=self.terminal, pool=self.pool)
 
     def remarks(self, environment: Environment | None, devices: Sequence[Device]) -> list[str]:

@@ -182,6 +182,15 @@ def test_kernel_whose_variables_were_dropped_is_known_all_the_same(server: Serve
     assert "Edited" not in text, "here neither"
 
 
+def test_kernel_that_a_server_of_ours_started_without_a_broker_is_not_called_foreign(
+    server: Server, tmp_path: Path
+) -> None:
+    with Kernel(tmp_path / "alone", {"GENV_JUPYTER_NOTICE": "The broker is down."}) as kernel:
+        text = flat(kernel.run("%gpu"))
+        assert "The broker is down." in text
+        assert "started" not in text
+
+
 def notebook(directory: Path) -> Path:
     cells = ["%load_ext genv_jupyter\n%gpu", "%gpu attach 0.5"]
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
