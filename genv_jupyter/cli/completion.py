@@ -43,7 +43,7 @@ compdef _jupyter_gpu_in_jupyter jupyter
 _FISH = """
 function __jupyter_gpu_in_jupyter
     set -l said (commandline -opc)
-    set -lx COMP_WORDS (string join ' ' jupyter-gpu $said[3..])
+    set -lx COMP_WORDS (string join -- ' ' jupyter-gpu $said[3..])
     set -lx COMP_CWORD (commandline -t)
     for item in (env _JUPYTER_GPU_COMPLETE=fish_complete jupyter-gpu)
         set -l parts (string split ',' -- $item)
