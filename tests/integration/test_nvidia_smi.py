@@ -23,7 +23,7 @@ from genv_jupyter.model import Environment, NewEnvironment, Request
 from tests.conftest import end_broker
 from tests.fakedriver.driver import FakeDriver
 from tests.fakedriver.fixtures import fake_driver
-from tests.fakedriver.scenario import MIB, server_device
+from tests.fakedriver.scenario import MIB, instance_uuid, mig_scenario, server_device
 from tests.integration.kernels import STARTUP
 from tests.integration.servers import IPYKERNEL, Server, Talk, attach, eventually, started_with
 
@@ -383,3 +383,23 @@ def test_rest_says_the_same(inside: Inside) -> None:
     for wrong in (b"{}", b'{"args": "-L"}', b'{"args": [1]}', b'{"args": [], "path": "/"}'):
         status, body = inside.client.call("POST", f"environments/{inside.id}/nvidia-smi", wrong)
         assert (status, json.loads(body)["code"]) == (400, "bad_request")
+
+
+def test_an_instance_is_a_device_below_its_gpu(
+    broker_home: Path, fake_driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: FakeDriver = fake_driver({"devices": mig_scenario()["devices"][1:]})
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
+    place = Inside()
+    place.attach(devices=(instance_uuid(1, 1),))
+    shown = place.run("-L").stdout
+    assert shown == (
+        f"GPU 0: NVIDIA Fake 24GiB (UUID: {made.uuids[0]})\n"
+        f"  MIG 1g.5gb      Device  0: (UUID: {instance_uuid(1, 1)})\n"
+    )
+    csv = place.run("--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits").stdout
+    assert csv == f"{instance_uuid(1, 1)}, 10240\n"
+    assert "Enabled |" in place.run().stdout
+    place.client.close()
