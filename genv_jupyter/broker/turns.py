@@ -195,9 +195,14 @@ class Turns:
     def _locker(self, device: str) -> tuple[str | None, float] | None:
         """Return whose process holds the lock of a device, and since when; ``None``: nobody."""
         try:
-            descriptor = os.open(self._file(device), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return self._ask(device)
         except FileNotFoundError:
             return None
+        except OSError:  # no descriptor is left, say: what cannot be known is no proof of a turn
+            return None, self.clock()
+
+    def _ask(self, device: str) -> tuple[str | None, float] | None:
+        descriptor = os.open(self._file(device), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack(

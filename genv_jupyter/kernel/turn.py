@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,18 +29,23 @@ from genv_jupyter.kernel.turn_view import Line, behind
 from genv_jupyter.model import Environment, Turn
 from genv_jupyter.units import format_duration, parse_duration
 
+if TYPE_CHECKING:
+    import asyncio
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+LOOK = 0.25
 TRIES = 5
 """Times in a row that a broker may not be reached, before the line is left."""
 
 Told = Callable[[Turn], None]
 
 
-@contextlib.contextmanager
-def turn(timeout: float | str | None = None) -> Iterator[None]:
+class turn:  # noqa: N801 (read as a word: `with turn():`)
     """Run a block when this environment's turn on its shared devices has come.
 
-    Where there is nothing to wait for (no grant, whole devices) the block runs at once.
+    For ``with``, and for ``async with`` where something else may go on meanwhile: a cell that
+    awaits can be interrupted only so. Where there is nothing to wait for (no grant, whole devices)
+    the block runs at once.
 
     Parameters
     ----------
@@ -47,20 +54,82 @@ def turn(timeout: float | str | None = None) -> Iterator[None]:
 
     Raises
     ------
+    BadRequest, OutOfRange
+        That is no duration.
     Conflict
-        The turn has not come in time; who has it is said.
+        On entering: the turn has not come in time; who has it is said.
     GpuError
-        The broker refused, or cannot be reached.
+        On entering: the broker refused, or cannot be reached.
     """
-    seconds = parse_duration(timeout) if isinstance(timeout, str) else timeout
-    client = Client()
-    environment = environment_here(client)
-    if environment is None:
-        yield
-        return
-    with Line(client) as line, held(client, environment.id, timeout=seconds, told=line.tell):
-        line.ready()
-        yield
+
+    def __init__(self, timeout: float | str | None = None) -> None:
+        self.seconds: int | None = None
+        if timeout is not None:
+            value = timeout if isinstance(timeout, str) else math.ceil(timeout)
+            self.seconds = parse_duration(value)
+        self._entered: list[contextlib.ExitStack] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(self._enter(threading.Event()))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered.pop().close()
+
+    async def __aenter__(self) -> None:
+        import asyncio
+
+        stopped = threading.Event()
+        entering = asyncio.create_task(asyncio.to_thread(self._enter, stopped))
+        try:
+            # In short steps: an interrupt cancels the task of a cell, and does not wake the loop.
+            while not entering.done():
+                await asyncio.wait([entering], timeout=LOOK)
+        except asyncio.CancelledError:
+            stopped.set()
+            entering.add_done_callback(_undo)
+            _holding().wake()
+            raise
+        self._entered.append(entering.result())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered.pop().close()
+
+    def _enter(self, stopped: threading.Event) -> contextlib.ExitStack:
+        """Wait for the turn; return what ends it."""
+        client = Client()
+        environment = environment_here(client)
+        with contextlib.ExitStack() as stack:
+            if environment is not None:
+                line = stack.enter_context(Line(client))
+
+                def told(how: Turn) -> None:
+                    if stopped.is_set():
+                        raise _Stopped
+                    line.tell(how)
+
+                stack.enter_context(held(client, environment.id, timeout=self.seconds, told=told))
+                line.ready()
+            return stack.pop_all()
+
+
+class _Stopped(Exception):
+    """Nobody waits any more for what a thread waits for."""
+
+
+def _undo(entering: asyncio.Task[contextlib.ExitStack]) -> None:
+    """Give up what has come too late."""
+    if not entering.cancelled() and entering.exception() is None:
+        entering.result().close()
 
 
 @contextlib.contextmanager
@@ -93,9 +162,17 @@ class Holding:
         self.users: set[object] = set()
         self.stream: Stream | None = None
         self.locks: list[int] = []
+        self.waiting = False
 
     def take(self, client: Client, environment: str, timeout: float | None, told: Told) -> None:
         """Wait for the turn, through restarts of the broker; the place in line is kept."""
+        self.waiting = True
+        try:
+            self._take(client, environment, timeout, told)
+        finally:
+            self.waiting = False
+
+    def _take(self, client: Client, environment: str, timeout: float | None, told: Told) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         since: datetime | None = None
         failed, pause = 0, FIRST_PAUSE
@@ -103,11 +180,13 @@ class Holding:
             left = None if deadline is None else deadline - time.monotonic()
             try:
                 self.stream = client.turn(environment, timeout=left, since=since)
-                last, failed, pause = self._wait(self.stream, told), 0, FIRST_PAUSE
+                last = self._wait(self.stream, told)
             except BrokerDown:
                 last, failed = None, failed + 1
                 if failed >= TRIES:
                     raise
+            if last is not None:
+                failed, pause = 0, FIRST_PAUSE
             if last is not None and last.state == "yours" and self._lock(last.locks):
                 return
             self.give_up()
@@ -156,6 +235,12 @@ class Holding:
             self.users.discard(token)
             if not self.users:
                 self.give_up()
+
+    def wake(self) -> None:
+        """Have whoever waits here, in another thread, look up."""
+        stream = self.stream
+        if self.waiting and stream is not None:
+            stream.close()
 
     def give_up(self) -> None:
         """Hand the turn over, or leave the line."""

@@ -43,7 +43,8 @@ class Cell:
         source = shell.transform_cell(body)
         if shell.should_run_async(body, transformed_cell=source):
             raise BadRequest(
-                _AWAIT, hint="Write `with genv_jupyter.turn():` above what is to be run in turn."
+                _AWAIT,
+                hint="Write `async with genv_jupyter.turn():` above what is to be run in turn.",
             )
         number = getattr(self.outer, "execution_count", None) or shell.execution_count
         lines = "\n" * above + source

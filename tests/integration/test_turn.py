@@ -151,9 +151,9 @@ def test_cell_runs_as_any_other(server: Server) -> None:
     assert turn("raise KeyboardInterrupt").status == "error"
     refused = turn("import asyncio\nawait asyncio.sleep(0)")
     assert refused.traceback == [refused.error]
-    assert "with genv_jupyter.turn():" in refused.error
+    assert "async with genv_jupyter.turn():" in refused.error
     nested = kernel.run(
-        "import asyncio, genv_jupyter\nwith genv_jupyter.turn():\n"
+        "import asyncio, genv_jupyter\nasync with genv_jupyter.turn():\n"
         "    await asyncio.sleep(0)\n    print('ran')"
     )
     assert nested.stdout == "ran\n"
@@ -209,6 +209,23 @@ def test_killed_and_interrupted_waiters_leave_the_line(server: Server, log: Log)
     log.end("first")
     assert first.finish(running).ok and fourth.finish(last).ok
     assert log.lines == ["first begins", "first ends", "fourth begins", "fourth ends"]
+
+
+def test_cell_that_awaits_can_be_interrupted_too(server: Server, log: Log) -> None:
+    first, second = sharing(server, "first", "second")
+    running = first.begin(log.cell("first", waits=True))
+    log.wait("first begins")
+    waiting, said = begin_waiting(
+        second, "import genv_jupyter\nasync with genv_jupyter.turn():\n    print('ran')"
+    )
+    assert "first.ipynb" in said, "its output belongs to the cell, though a thread waits"
+    second.manager.interrupt_kernel()
+    left = second.finish(waiting)
+    assert left.status == "error" and left.stdout == ""
+    third, said = begin_waiting(second, log.cell("second"))
+    assert "wait" not in said.removeprefix("Waiting"), "what was interrupted has left the line"
+    log.end("first")
+    assert first.finish(running).ok and second.finish(third).ok
 
 
 def test_broker_killed_twice_neither_loses_the_turn_nor_blocks(server: Server, log: Log) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import types
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from genv_jupyter.kernel import oom
 from genv_jupyter.kernel.memory_errors import Failure
 from genv_jupyter.kernel.oom import Facts, Torch
 from genv_jupyter.kernel.oom_view import OutOfMemoryView
@@ -207,6 +211,30 @@ def test_number_of_torch_is_used_on_one_device_only() -> None:
     two = environment(grant(12), grant(12))
     assert "here 3 GiB" in said(facts._replace(environment=two))
     assert "3 GiB in PyTorch's cache" in said(facts)
+
+
+def test_broker_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = threading.Event()
+
+    def ask(shell: object, pid: int) -> Facts:
+        late.wait(20)  # several answers, each within its own time limit
+        return Facts()
+
+    monkeypatch.setattr(oom, "_ask", ask)
+    found = oom.gather(None)
+    late.set()
+    assert found.silent == "The GPU broker did not answer within 1 s."
+
+
+def test_broken_numbers_of_torch_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> bool:
+        raise RuntimeError("half imported")
+
+    cuda = types.SimpleNamespace(is_initialized=fail)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    assert oom.torch_memory() is None
+    cuda.is_initialized = lambda: False
+    assert oom.torch_memory() is None, "it would initialise CUDA"
 
 
 def test_blocks_are_short() -> None:

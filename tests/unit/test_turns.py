@@ -177,6 +177,20 @@ def test_lock_of_nobody_that_is_known_counts_too(desk: Desk, locker: subprocess.
     assert desk.turns.view(ticket).ahead[0].environment is None
 
 
+def test_what_cannot_be_asked_is_taken_for_held(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        ticket = desk.enter("one", A)
+        assert not ticket.yours and desk.turns.held_up, "it is looked at again"
+    desk.turns.settle()
+    assert ticket.yours
+
+
 def test_asking_for_a_lock_does_not_end_ones_own(desk: Desk, tmp_path: Path) -> None:
     desk.enter("one", A)
     assert desk.turns._locker(A) is None
