@@ -158,6 +158,9 @@ def test_cell_runs_as_any_other(server: Server) -> None:
     )
     assert nested.stdout == "ran\n"
     assert kernel.run("1 + 1").text == "2"
+    for line, word in (("%%gpu t", "turn"), ("%%gpu turn -", "--timeout")):
+        completed = kernel.client.complete(line, reply=True, timeout=30)
+        assert word in completed["content"]["matches"], line
 
 
 def test_error_is_told_once_and_ends_the_turn(server: Server, log: Log) -> None:

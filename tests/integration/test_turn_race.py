@@ -83,6 +83,25 @@ def test_turns_survive_any_kill(broker_home: Path, tmp_path: Path) -> None:
             child.communicate()
 
 
+def test_bad_input_gets_no_place_in_line(broker_home: Path) -> None:
+    client = Client()
+    path = f"environments/{client.create(NewEnvironment(kind='command', pid=os.getpid())).id}/turn"
+    for query, status in (
+        ({"timeout": "-1"}, 400),
+        ({"timeout": "soon"}, 400),
+        ({"timeout": "0"}, 422),
+        ({"since": "yesterday"}, 400),
+        ({"since": "2026-01-01T00:00:00"}, 400),
+        ({"since": "9" * 40}, 400),
+    ):
+        answer = client.call("POST", path, query=query)
+        assert answer[0] == status and b'"hint"' in answer[1], (query, answer)
+    assert client.call("POST", "environments/nobody/turn")[0] == 404
+    stream = client.turn(path.split("/")[1], timeout=5)
+    assert b'"yours"' in stream.read_line(), "nothing is shared: nothing to wait for"
+    stream.close()
+
+
 def broker() -> int:
     """Return the pid of the broker, starting one where none is."""
     with rendezvous.ensure_broker() as sock:
