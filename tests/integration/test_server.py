@@ -61,6 +61,16 @@ async def test_detach_of_one_device_leaves_the_other(server: Server) -> None:
     assert await server.evaluate(kernel, VISIBLE) == repr(second)
 
 
+async def test_detach_of_one_device_keeps_the_limit_on_the_other(server: Server) -> None:
+    kernel = await server.start_kernel()
+    limits = "__import__('os').environ.get('GENV_JUPYTER_MEMORY_LIMIT')"
+    environment = await attach(server, kernel, {"gpus": 2, "memory": 4_000_000_000})
+    assert await server.evaluate(kernel, limits) == "'4000000000,4000000000'"
+    device = environment["grants"][0]["device"]
+    await server.gpu("DELETE", f"environments/{kernel}", device=device)
+    assert await server.evaluate(kernel, limits) == "'4000000000'"
+
+
 async def test_a_failed_detach_leaves_the_devices_visible(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
