@@ -313,9 +313,9 @@ def test_the_program_is_ours_alone_and_takes_no_advice(inside: Inside, tmp_path:
     inside.attach(gpus=1)
     assert inside.program.parent.stat().st_mode & 0o777 == 0o700
     assert inside.program.stat().st_mode & 0o777 == 0o700
-    (tmp_path / "posix.py").write_text("print('taken over')")
+    (tmp_path / "_socket.py").write_text("print('taken over')")
     (tmp_path / "sitecustomize.py").write_text("print('taken over')")
-    environ = inside.environ(PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "posix.py"))
+    environ = inside.environ(PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "_socket.py"))
     done = subprocess.run(
         ["nvidia-smi", "-L"], env=environ, cwd=tmp_path, capture_output=True, text=True
     )

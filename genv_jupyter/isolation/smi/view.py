@@ -138,11 +138,10 @@ def _chosen(command: Command, arguments: Sequence[str]) -> frozenset[str] | None
 def _passed_on(foreign: Foreign, seen: Report, hint: str) -> SmiAnswer:
     """Have NVIDIA's own program run, for the environment's devices where it can be told which."""
     what = plain(foreign.what)
-    if not seen.cards:
-        return SmiAnswer(stdout=NOTHING, stderr=hint, exit_code=NO_DEVICES)
     cards = seen.cards if foreign.ids is None else _selected(seen.cards, foreign.ids)
     if not cards:
-        return SmiAnswer(stdout=NOTHING, exit_code=NO_DEVICES)
+        note = "" if seen.cards else hint
+        return SmiAnswer(stdout=NOTHING, stderr=note, exit_code=NO_DEVICES)
     arguments = foreign.arguments
     where = "for this environment's devices, whole"
     if foreign.restrictable:
