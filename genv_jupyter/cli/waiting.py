@@ -89,6 +89,7 @@ def until_room(
     """
     deadline = None if limit is None else time.monotonic() + limit
     told: Any = None
+    pause: float | None = None
     try:
         return attempt()
     except NoCapacity as error:
@@ -101,13 +102,14 @@ def until_room(
             if left is not None and left <= 0:
                 waited = format_duration(limit or 0)
                 raise WaitOver(f"The wait of {waited} is over. {refusal}")
-            changes.wait(left)
+            changes.wait(min((it for it in (left, pause) if it is not None), default=None))
+            pause = None
             try:
                 return attempt()
             except NoCapacity as error:
                 refusal = error
             except BrokerDown:
-                changes.wait(_AGAIN)  # it is being replaced, or somebody starts it again
+                pause = _AGAIN  # it is being replaced, and tells of no change meanwhile
 
 
 def until(

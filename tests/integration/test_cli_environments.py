@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from genv_jupyter.api.client import Client
 from genv_jupyter.isolation import inherited
 from tests.integration.kernels import Kernel
+from tests.integration.kernels import Server as ServerOfKernels
 from tests.integration.servers import Server
 from tests.integration.terminals import GPU, Terminal, jupyter_gpu
 
@@ -102,6 +104,18 @@ def test_project_file_and_the_magic(broker_home: Path, tmp_path: Path) -> None:
         saved = kernel.run("%gpu attach --memory 4G --save")
         assert f"Saved in {tmp_path / 'genv.toml'}." in saved.stdout
         assert (tmp_path / "genv.toml").read_text() == '# ours\nmemory = "4G"\n'
+
+
+def test_program_from_a_hidden_notebook_has_an_environment_of_its_own(
+    broker_home: Path, tmp_path: Path
+) -> None:
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    with ServerOfKernels(tmp_path) as server:
+        kernel = server.kernel("nb")
+        assert kernel.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == ""
+        command = shlex.join([*GPU, "run", "-q", "0.5", "--", sys.executable, "-c", code])
+        assert kernel.run(f"!{command}").stdout.startswith("GPU-")
+        assert kernel.environment().grants == (), "the notebook still has none"
 
 
 async def test_restart_from_a_terminal_says_what_came_back(

@@ -16,8 +16,8 @@ from genv_jupyter import errors
 from genv_jupyter.cli import looking, targets
 from genv_jupyter.cli.completion import NAME, VARIABLE
 from genv_jupyter.cli.main import main
-from genv_jupyter.cli.output import status_of
-from genv_jupyter.kernel.document import Table, columns, to_text
+from genv_jupyter.cli.output import say, status_of
+from genv_jupyter.kernel.document import Table, Text, Title, columns, to_text
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
 from genv_jupyter.model import BrokerHealth, Device, Environment
 from tests.unit.test_magic_views import GIB, HERE, UUIDS, device, environment, held
@@ -83,6 +83,14 @@ def test_page_fits_and_does_nothing_to_the_terminal(name: str) -> None:
     if name != "outside":
         assert "a-notebook" in page and "訓練" in page
         assert "1 GiB, 25 % of compute  since" in page or "6 GiB, 25 % of" in page, "never cut"
+
+
+def test_sentences_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    page = to_text([Title(NAMES[2]), Text(NAMES[2]), Text(NAMES[3], "code")])
+    assert page.replace("\n", "").isprintable() and "evil" in page
+    say(f"Error: {NAMES[2]} holds all of it.")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said[:-1].isprintable() and "evil name holds" in said
 
 
 def test_columns_stand_under_each_other() -> None:
