@@ -188,6 +188,7 @@ def test_killed_holder_is_passed_over_though_its_child_lives(server: Server, log
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
     os.kill(first.pid, signal.SIGKILL)
     try:
+        log.wait("second ends")
         assert second.finish(waiting).ok
         assert log.lines == ["first begins", "second begins", "second ends"]
         assert any(Path(f"/proc/{child}").exists() for child in children), "it was to live on"
@@ -263,6 +264,7 @@ def test_holder_and_broker_killed_together(server: Server, log: Log) -> None:
     waiting, _ = begin_waiting(second, log.cell("second"))
     os.kill(broker_pid(), signal.SIGKILL)
     os.kill(first.pid, signal.SIGKILL)
+    log.wait("second ends")
     assert second.finish(waiting).ok
     assert log.lines == ["first begins", "second begins", "second ends"]
 
