@@ -23,6 +23,7 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 for the life of the process that it found no device, and never sees what is attached later."""
 
 LIMIT = "GENV_JUPYTER_MEMORY_LIMIT"
+BEFORE = "GENV_JUPYTER_MEMORY_BEFORE"
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "numba.cuda")
 LIMITED = ("torch", "tensorflow", "jax", "cupy", "rmm", "vllm")
@@ -134,14 +135,20 @@ class Stub:
 
     def follow(self) -> list[str]:
         """Have frameworks keep to the limit that the variables name now; return what to say."""
-        if LIMIT not in os.environ and "genv_jupyter.kernel.frameworks" not in sys.modules:
+        here = [name for name in LIMITED if name in sys.modules]
+        if LIMIT not in os.environ and BEFORE not in os.environ and not here:
             return []  # there never was one
         try:
-            from genv_jupyter.kernel import frameworks
-
             if self not in sys.meta_path:
                 sys.meta_path.insert(0, self)
-            return frameworks.follow()
+            if here:
+                from genv_jupyter.kernel import frameworks
+
+                return frameworks.follow()
+            from genv_jupyter.isolation import caps
+
+            caps.settle(os.environ, caps.installed())
+            return []
         except Exception as error:  # the kernel starts, and what was attached stays attached
             return [f"Frameworks were not told of the memory that is attached here. {error}"]
 

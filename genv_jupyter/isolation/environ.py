@@ -85,17 +85,6 @@ def _limits(devices: Sequence[str], caps: Mapping[str, Cap]) -> dict[str, str | 
     }
 
 
-def caps_in(environ: Mapping[str, str | None]) -> dict[str, Cap]:
-    """Return the caps that an environment's variables tell of."""
-    names = (environ.get(name) or "" for name in (VISIBLE, LIMIT, TOTAL))
-    rows = zip(*(text.split(",") for text in names), strict=False)
-    return {
-        device: Cap(int(memory), int(total) if total else None)
-        for device, memory, total in rows
-        if memory
-    }
-
-
 def revision_of(environ: Mapping[str, str | None] | None) -> int | None:
     """Return which change of its environment these variables are, if they say so."""
     value = (environ or {}).get(REVISION)

@@ -84,8 +84,9 @@ def test_attach_change_restart_whole_and_release(server: Server, site: Path) -> 
     kernel.restart()
     assert kernel.run(SET).ok
     assert kernel.value("now()")["PYTORCH_ALLOC_CONF"].endswith(f":{fraction(6)}")
-    assert "frameworks" in kernel.value(
-        "str([m for m in __import__('sys').modules if 'genv' in m])"
+    loaded = "sorted(n for n in __import__('sys').modules if 'genv_jupyter.' in n)"
+    assert kernel.value(loaded) == ["genv_jupyter.isolation", "genv_jupyter.isolation.caps"], (
+        "a start with a limit costs no more"
     )
     assert kernel.run("%gpu attach 1").ok
     assert kernel.value("now()") == theirs, "a whole device has no limit"
