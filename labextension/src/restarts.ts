@@ -82,6 +82,9 @@ export function outcomeText(
     return device ? deviceLabel(device, trans) : uuid.slice(0, 12);
   };
   const list = (uuids: string[]) => uuids.map(label).join(', ');
+  const mark = devices.some(device => device.simulated)
+    ? ` ${trans.__('SIMULATED')}`
+    : '';
   const wanted = before.grants
     .filter(grant => grant.state !== 'draining')
     .map(grant => grant.device);
@@ -91,7 +94,10 @@ export function outcomeText(
   if (!after) {
     const text = trans.__('The kernel of %1 did not come back.', name);
     const given = trans.__('%1 was given back.', list(wanted));
-    return { kind: 'error', text: wanted.length ? `${text} ${given}` : text };
+    return {
+      kind: 'error',
+      text: wanted.length ? `${text} ${given}${mark}` : text
+    };
   }
   if (!isRunning(after)) {
     return { kind: 'error', text: `${name}: ${after.reason ?? ''}`.trim() };
@@ -115,7 +121,7 @@ export function outcomeText(
     after.grants.every(
       grant => grant.state === 'granted' && grant.applied === 'live'
     );
-  const text = `${trans.__('%1 restarted.', name)} ${parts.join('; ')}.`;
+  const text = `${trans.__('%1 restarted.', name)} ${parts.join('; ')}.${mark}`;
   return { kind: well ? 'success' : 'warning', text };
 }
 

@@ -41,7 +41,7 @@ it('a restart is over when the new process answers, and said once', () => {
     null,
     null,
     null,
-    'success: train.ipynb restarted. GPU 0: whole, 24 GiB, live.',
+    'success: train.ipynb restarted. GPU 0: whole, 24 GiB, live. SIMULATED',
     null
   ]);
 });
@@ -61,21 +61,21 @@ it('a kernel that has no GPU, before and after, is not spoken of', () => {
 
 it('what was not kept, and what was freed, is said', () => {
   expect(told(running, kernel({ pid: 2, grants: [] }))[1]).toBe(
-    'warning: train.ipynb restarted. GPU 0 was not kept.'
+    'warning: train.ipynb restarted. GPU 0 was not kept. SIMULATED'
   );
   const draining = kernel({
     pid: 1,
     grants: [{ ...whole, state: 'draining' }]
   });
   expect(told(draining, kernel({ pid: 2, grants: [] }))[1]).toBe(
-    'success: train.ipynb restarted. GPU 0 is free now.'
+    'success: train.ipynb restarted. GPU 0 is free now. SIMULATED'
   );
 });
 
 it('variables that did not reach the new process are said', () => {
   const after = kernel({ pid: 2, grants: [{ ...whole, applied: 'unknown' }] });
   expect(told(running, after)[1]).toBe(
-    'warning: train.ipynb restarted. GPU 0: whole, 24 GiB, not confirmed by the kernel.'
+    'warning: train.ipynb restarted. GPU 0: whole, 24 GiB, not confirmed by the kernel. SIMULATED'
   );
   const lost = kernel({ pid: 2, grants: [{ ...whole, state: 'lost' }] });
   expect(told(running, lost)[1]).toContain('warning');
@@ -95,7 +95,7 @@ it('a start that fails is said with its cause, each time, and when it is given u
     null,
     null,
     'error: train.ipynb: No such file.',
-    'error: The kernel of train.ipynb did not come back. GPU 0 was given back.'
+    'error: The kernel of train.ipynb did not come back. GPU 0 was given back. SIMULATED'
   ]);
 });
 

@@ -41,7 +41,7 @@ def test_bash_is_given_a_device_at_its_restart_and_watched_when_it_gives_it_back
     notebook.notebook.get_by_role("button", name="Restart").click()
     page.get_by_role("dialog").get_by_role("button", name="Restart").click()
     expect(notebook.toast).to_have_text(
-        "train.ipynb restarted. GPU 0: 50 %, 12 GiB, live.", timeout=PATIENCE
+        "train.ipynb restarted. GPU 0: 50 %, 12 GiB, live. SIMULATED", timeout=PATIENCE
     )
     notebook.expect_summary("GPU: ½")
     notebook.expect_idle()

@@ -18,7 +18,7 @@ LOADED = "import os, sys, types; sys.modules['jax'] = types.ModuleType('jax'); o
 """What makes a restart necessary: JAX, loaded while the GPUs were hidden, has seen none."""
 CELLS = (LOADED, "%gpu attach 1 --restart", "print('behind', os.getpid())", "print('last')")
 BUSY = ("print('training')\n__import__('time').sleep(600)", "print('behind')")
-BACK = "train.ipynb restarted. GPU 0: whole, 24 GiB, live."
+BACK = "train.ipynb restarted. GPU 0: whole, 24 GiB, live. SIMULATED"
 RAN, NOT_RUN = re.compile(r"\[\d+\]:"), "[ ]:"
 
 

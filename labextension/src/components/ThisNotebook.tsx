@@ -177,9 +177,8 @@ function State(
     );
   }
   if (draining) {
-    const alive = environment.cuda !== 'not_initialized';
     return (
-      <Note action={alive ? button(trans.__('Restart to free')) : null}>
+      <Note action={button(trans.__('Restart to free'))}>
         {environment.reason ??
           trans.__('Given back; its memory is still in use.')}
       </Note>
