@@ -36,7 +36,10 @@ ALLOWED = {
     "processes": "a whole number from 1 to 48",
     "duration": 'a time such as "2h30m", or a number of seconds',
 }
-_MOST = 64 * 1024
+_MOST = 8 * 1024
+"""Bytes of a file that is read: the time of ``tomllib`` grows with the square of a dotted key."""
+
+_LINE = 'A line is: memory = "4G"'
 _VALUE = r""" "(?:[^"\\]|\\.)*" | '[^']*' | [^\s#"']+ """
 
 
@@ -88,7 +91,9 @@ def read(text: str, path: Path) -> Request:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadRequest(f"{path} is not TOML: {error}.", hint='A line is: memory = "4G"') from None
+        raise BadRequest(f"{path} is not TOML: {error}.", hint=_LINE) from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, a thousand brackets
+        raise BadRequest(f"{path} says what no request does.", hint=_LINE) from None
     for key, value in found.items():
         if key not in ALLOWED:
             raise BadRequest(
@@ -215,8 +220,15 @@ def _upwards(start: Path | None) -> Iterator[Path]:
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 (Path.home raises where there is none)
     for directory in (here, *here.parents):
         yield directory
-        if directory == home or (directory / ".git").exists():
+        if directory == home or _is_there(directory / ".git"):
             return
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a directory above that is closed to us
+        return False
 
 
 def _trusted(path: Path) -> str | None:
@@ -228,14 +240,17 @@ def _trusted(path: Path) -> str | None:
         return None
     except OSError as error:
         raise _NotTrusted(error.strerror or str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         _check_owner(found)
         if not stat.S_ISREG(found.st_mode):
             raise _NotTrusted("it is no regular file")
         if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and _shared(found)):
             raise _NotTrusted("others may write it (`chmod go-w` it if it is yours)")
-        content = file.read(_MOST + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(_MOST + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > _MOST:
         raise _NotTrusted("it is too large")
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,8 @@ def test_search_ends_at_home_and_at_the_top_of_a_repository(here: Path) -> None:
         ("gpus", "is not TOML"),
         ("gpus = 0.5\nfraction = 0.5", "Two fractions"),
         ("devices = ['0']", "unknown key, 'devices'"),
+        pytest.param(f"a = {'[' * 4000}{']' * 4000}", "says what no request does", id="brackets"),
+        pytest.param(f"gpus = {'9' * 5000}", "says what no request does", id="digits"),
     ],
 )
 def test_what_is_wrong_is_named(here: Path, text: str, said: str) -> None:
@@ -129,6 +133,30 @@ def test_no_file_no_text_and_a_pipe_are_passed_over(here: Path) -> None:
     assert asked(notes) is None and "UTF-8" in notes[1]
     (here / "genv.toml").write_text("#" * 70_000)
     assert asked(notes) is None and "too large" in notes[2]
+    (here / "genv.toml").unlink()
+    (here / "genv.toml").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert asked(notes) is None and "no regular file" in notes[3]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="plays another user: needs root")
+def test_directory_that_is_closed_to_us_is_passed_over(tmp_path: Path) -> None:
+    closed, opened = tmp_path / "closed", tmp_path / "closed" / "opened"
+    opened.mkdir(parents=True)
+    closed.chmod(0o700)
+    code = (
+        "import os, sys\n"
+        "from genv_jupyter.kernel import project\n"
+        "os.chdir(sys.argv[1])\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "notes = []\n"
+        "print(project.find(notes), notes[0])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(opened)], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.startswith(f"None {opened}/genv.toml is not read: "), ran.stderr
 
 
 def test_command_line_comes_first_then_the_file_then_the_default(
