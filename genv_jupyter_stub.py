@@ -135,13 +135,14 @@ class Stub:
 
     def follow(self) -> list[str]:
         """Have frameworks keep to the limit that the variables name now; return what to say."""
-        here = [name for name in LIMITED if name in sys.modules]
-        if LIMIT not in os.environ and BEFORE not in os.environ and not here:
+        told = "genv_jupyter.kernel.frameworks" in sys.modules
+        if LIMIT not in os.environ and BEFORE not in os.environ and not told:
             return []  # there never was one
+        here = LIMIT in os.environ and any(name in sys.modules for name in LIMITED)
         try:
             if self not in sys.meta_path:
                 sys.meta_path.insert(0, self)
-            if here:
+            if told or here:
                 from genv_jupyter.kernel import frameworks
 
                 return frameworks.follow()

@@ -126,6 +126,14 @@ def test_framework_that_is_not_what_we_expect_is_imported_and_one_line_says_so(
         assert (broken.error, broken.stderr) == ("broken itself", "")
 
 
+def test_whole_device_says_nothing_to_frameworks(tmp_path: Path, site: Path, broker_home) -> None:
+    (site / "torch" / "__init__.py").write_text("ready = True\n")
+    with Kernel(tmp_path, {"PYTHONPATH": str(site)}) as kernel:
+        assert kernel.run("import torch").stderr == ""
+        assert kernel.run("%gpu attach 1").stderr == ""
+        assert "could not be told" in kernel.run("%gpu attach 0.5").stderr
+
+
 def test_attached_by_its_import_is_limited_by_that_import(server: Server, site: Path) -> None:
     kernel = server.kernel(
         "viz",
