@@ -78,12 +78,8 @@ def _change(before: int | None, after: int | None) -> str:
     if before is None or after is None:
         return "the driver does not tell what this environment uses"
     if before == after:
-        return f"{_amount(after)} in use here, as before"
-    return f"{_amount(after)} in use here, {_amount(before)} before"
-
-
-def _amount(memory: int) -> str:
-    return format_memory(memory) if memory else "nothing"
+        return f"{words.in_use(after)} in use here, as before"
+    return f"{words.in_use(after)} in use here, {words.in_use(before)} before"
 
 
 def _read(session: Session, environment: str) -> dict[str, int | None]:
@@ -188,8 +184,8 @@ def _torch(torch: ModuleType) -> str | None:
     after = sum(cuda.memory_reserved(number) for number in numbers)
     tensors = sum(cuda.memory_allocated(number) for number in numbers)
     return (
-        f"torch: {_amount(after)} reserved, {_amount(before)} before; "
-        f"{_amount(tensors)} is in tensors that are still referred to."
+        f"torch: {words.in_use(after)} reserved, {words.in_use(before)} before; "
+        f"{words.in_use(tensors)} is in tensors that are still referred to."
     )
 
 
@@ -199,7 +195,7 @@ def _cupy(cupy: ModuleType) -> str:
     pool.free_all_blocks()
     cupy.get_default_pinned_memory_pool().free_all_blocks()
     after = pool.total_bytes()
-    return f"cupy: {_amount(after)} in its pool, {_amount(before)} before."
+    return f"cupy: {words.in_use(after)} in its pool, {words.in_use(before)} before."
 
 
 def _jax(jax: ModuleType) -> str | None:

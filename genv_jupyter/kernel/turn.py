@@ -65,8 +65,9 @@ class turn:  # noqa: N801 (read as a word: `with turn():`)
     def __init__(self, timeout: float | str | None = None) -> None:
         self.seconds: int | None = None
         if timeout is not None:
-            value = timeout if isinstance(timeout, str) else math.ceil(timeout)
-            self.seconds = parse_duration(value)
+            if isinstance(timeout, int | float) and math.isfinite(timeout):
+                timeout = math.ceil(timeout)
+            self.seconds = parse_duration(timeout if isinstance(timeout, int) else str(timeout))
         self._entered: list[contextlib.ExitStack] = []
 
     def __enter__(self) -> None:

@@ -232,7 +232,7 @@ def meter(usage: GrantUsage) -> Meter:
         said = f"use unknown, of {format_memory(usage.memory)}"
     else:
         parts = (("mine", min(1.0, usage.memory_used / max(1, usage.memory))),)
-        said = f"{amount(usage.memory_used)} of {format_memory(usage.memory)}"
+        said = f"{words.in_use(usage.memory_used)} of {format_memory(usage.memory)}"
     return Meter(parts, f"{said}, {peak(usage)}")
 
 
@@ -240,15 +240,10 @@ def peak(usage: GrantUsage) -> str:
     """Say the peak, and since when it is known where that is not the grant's beginning."""
     if usage.memory_peak is None:
         return "peak unknown"
-    said = f"peak {amount(usage.memory_peak)}"
+    said = f"peak {words.in_use(usage.memory_peak)}"
     if usage.peak_since is None or (usage.peak_since - usage.since).total_seconds() < 5:
         return said
     return f"{said} (seen since {words.since(usage.peak_since)})"
-
-
-def amount(memory: int) -> str:
-    """Write an amount that is used."""
-    return format_memory(memory) if memory else "nothing"
 
 
 def device_load(usage: GrantUsage) -> str:

@@ -206,8 +206,7 @@ class DevicesView(View):
         if words.free_memory(device) not in (None, device.memory_usable):
             said = [f"{words.free(device)} of {format_memory(device.memory_usable)}"]
         if device.memory_used is not None:
-            used = format_memory(device.memory_used) if device.memory_used else "nothing"
-            said.append(f"{used} in use")
+            said.append(f"{words.in_use(device.memory_used)} in use")
         if device.utilization is not None:
             said.append(f"{device.utilization} % busy")
         outside = (device.external_memory or 0) + (device.unattributed_memory or 0)

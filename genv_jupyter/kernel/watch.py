@@ -21,7 +21,7 @@ from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import words
 from genv_jupyter.kernel.document import Block, Meter, Text, to_html, to_text
 from genv_jupyter.kernel.session import Session
-from genv_jupyter.kernel.usage import amount, meter
+from genv_jupyter.kernel.usage import meter
 from genv_jupyter.kernel.views import PageView
 from genv_jupyter.model import EnvironmentUsage
 from genv_jupyter.units import format_duration, format_memory
@@ -210,10 +210,10 @@ class Watcher:
             label = self._labels.get(grant.device, words.short(grant.device))
             if usage.simulated:
                 label += " (SIMULATED)"
-            used = "use unknown" if grant.memory_used is None else amount(grant.memory_used)
+            used = "use unknown" if grant.memory_used is None else words.in_use(grant.memory_used)
             said = [f"{label}: {used} of {format_memory(grant.memory)}"]
             if over and grant.device in cell.peaks:
-                said.append(f"at most {amount(cell.peaks[grant.device])} in this cell")
+                said.append(f"at most {words.in_use(cell.peaks[grant.device])} in this cell")
             elif grant.utilization is not None:
                 said.append(f"device {grant.utilization} % busy")
             if over:

@@ -39,6 +39,11 @@ def amount(grant: Grant | DeviceGrant) -> str:
     return format_memory(grant.memory) + ceiling
 
 
+def in_use(memory: int) -> str:
+    """Say how much memory is in use."""
+    return format_memory(memory) if memory else "nothing"
+
+
 def since(when: datetime, now: datetime | None = None) -> str:
     """Say since when, in local time, and how long that is."""
     return format_since(when, now or datetime.now(UTC))

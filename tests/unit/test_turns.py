@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from genv_jupyter import turn
 from genv_jupyter.broker.turns import Ticket, Turns
+from genv_jupyter.errors import BadRequest, OutOfRange
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 
@@ -254,3 +257,13 @@ TestLine = Line.TestCase
 def test_two_processes_never_hold_one_lock(desk: Desk, locker: subprocess.Popen[str]) -> None:
     with desk.turns._file(A).open("r+") as file, pytest.raises(BlockingIOError):
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("limit", [math.inf, -math.inf, math.nan, 0, -1, "soon", ""])
+def test_limit_that_is_no_duration_is_refused(limit: float | str) -> None:
+    with pytest.raises((BadRequest, OutOfRange)):
+        turn(limit)
+
+
+def test_limit_may_be_a_part_of_a_second() -> None:
+    assert (turn(0.2).seconds, turn("5m").seconds, turn().seconds) == (1, 300, None)

@@ -31,7 +31,7 @@ def main() -> int:
         try:
             status, answer = ask(environment, arguments, rounds)
         except (OSError, ValueError) as error:
-            return fall_back(arguments, f"the GPU broker is not reachable ({error})")
+            return fall_back(arguments, f"the GPU broker is not reachable ({error}).")
         if status != 200:
             return fall_back(arguments, str(answer.get("message")), known=status != 404)
         if answer["stderr"]:

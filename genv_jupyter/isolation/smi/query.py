@@ -10,7 +10,6 @@ from genv_jupyter.isolation.smi.report import MIB, App, Card, Report
 
 _COLUMN = 42
 _TABS = "\t" * 8
-_TYPES = {"compute": "C", "graphics": "G", "mps": "M+C"}
 DISPLAYS: dict[str, tuple[str, ...]] = {
     "MEMORY": (
         "FB Memory Usage",
@@ -143,7 +142,7 @@ def _process(card: Card, app: App) -> list[tuple[int, str, str]]:
         (2, "GPU instance ID", gpu),
         (2, "Compute instance ID", compute),
         (2, "Process ID", str(app.pid)),
-        (3, "Type", _TYPES.get(app.kind, "C")),
+        (3, "Type", app.letters),
         (3, "Name", app.name),
         (3, "Used GPU Memory", "N/A" if app.memory is None else f"{app.memory // MIB} MiB"),
     ]

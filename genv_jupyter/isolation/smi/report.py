@@ -19,6 +19,11 @@ class App(Struct, frozen=True, kw_only=True):
     memory: int | None
     kind: str = "compute"
 
+    @property
+    def letters(self) -> str:
+        """The kind as nvidia-smi writes it."""
+        return {"graphics": "G", "mps": "M+C"}.get(self.kind, "C")
+
 
 class Card(Struct, frozen=True, kw_only=True):
     """One device as its environment sees it.

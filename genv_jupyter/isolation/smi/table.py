@@ -31,7 +31,6 @@ _SHORT_MODES = {
     **{"prohibited": "Prohibited", "exclusive_process": "E. Process"},
 }
 _PERSISTENCE = {None: "N/A  ", 0: "Off ", 1: "On  "}
-_TYPES = {"compute": "C", "graphics": "G", "mps": "M+C"}
 
 
 def summary(report: Report) -> str:
@@ -97,7 +96,7 @@ def _processes(report: Report) -> Iterator[str]:
         for app in sorted(card.apps, key=lambda app: app.pid):
             found = True
             yield (
-                f"|{card.index:>5}{gi:>6}{ci:>5}{app.pid:>10}{_TYPES.get(app.kind, 'C'):>7}   "
+                f"|{card.index:>5}{gi:>6}{ci:>5}{app.pid:>10}{app.letters:>7}   "
                 f"{_tail(app):<38}{_mib(app.memory):>12} |"
             )
     if not found:

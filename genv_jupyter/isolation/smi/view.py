@@ -41,7 +41,7 @@ Other arguments go to NVIDIA's own nvidia-smi. {BYPASS}
 def render(
     arguments: Sequence[str], report: Callable[[], Report], rounds: int = 0, *, hint: str = ATTACH
 ) -> SmiAnswer:
-    """SmiAnswer a call of nvidia-smi.
+    """Answer a call of nvidia-smi.
 
     Parameters
     ----------
