@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from genv_jupyter.units import WHOLE
@@ -22,6 +24,14 @@ class Policy(Struct, frozen=True, kw_only=True):
         ... or this part of its memory, in hundredths of a percent, whichever is more.
     start_deadline
         Seconds a start or a restart may take before its grants are given away.
+    mps
+        ``auto``: shared grants run under MPS where the device can; ``always``: they are refused
+        where it cannot; ``never``.
+    mps_memory_only
+        Whether ``auto`` is for requests without a share of compute too.
+    mps_minimum
+        Bytes of the smallest cap under MPS: the driver counts a process's CUDA context, 300 to
+        500 MiB, as a part of it.
     confirm_seconds
         Seconds for which no process of the family may be on a device before a release that the
         process never confirmed is believed.
@@ -33,4 +43,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     desktop_memory: int = 2**30
     desktop_share: int = 500
     start_deadline: float = 60.0
+    mps: Literal["auto", "always", "never"] = "auto"
+    mps_memory_only: bool = True
+    mps_minimum: int = 512 * 2**20
     confirm_seconds: float = 5.0

@@ -47,9 +47,12 @@ class Slot:
     owners
         Number of grants of each owner.
     external
-        Bytes of outsiders (compute, graphics) and bytes that no process explains.
+        Bytes of outsiders (compute, graphics), of our MPS servers, and bytes that no process
+        explains.
     graphics
         The part of ``external`` that graphics processes hold: the desktop.
+    servers
+        The part of ``external`` that our own MPS servers hold: they leave for a whole grant.
     """
 
     uuid: str
@@ -64,6 +67,7 @@ class Slot:
     owners: dict[str, int] = field(default_factory=dict)
     external: int = 0
     graphics: int = 0
+    servers: int = 0
     health: Health = "ok"
 
     @property
@@ -95,15 +99,16 @@ class Slot:
 
 def whole_memory(slot: Slot) -> int:
     """Bytes of a whole grant: all that outsiders (the desktop) leave."""
-    return max(0, slot.capacity - slot.external)
+    return max(0, slot.capacity - (slot.external - slot.servers))
 
 
 def outsiders(slot: Slot, policy: Policy) -> bool:
     """Tell whether somebody outside any environment uses the device, beyond a desktop."""
-    if slot.external <= RESIDUE:
+    external = slot.external - slot.servers
+    if external <= RESIDUE:
         return False
     desktop = max(policy.desktop_memory, slot.capacity * policy.desktop_share // WHOLE)
-    return slot.graphics > desktop or slot.external - slot.graphics > RESIDUE
+    return slot.graphics > desktop or external - slot.graphics > RESIDUE
 
 
 def memory_on(slot: Slot, demand: Demand) -> int:

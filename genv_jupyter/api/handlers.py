@@ -55,8 +55,8 @@ class Host(Protocol):
 
     broker: Broker
 
-    async def run(self, verb: Callable[[], T]) -> T:
-        """Run a verb off the event loop."""
+    async def run(self, verb: Callable[[], T], *, patient: bool = False) -> T:
+        """Run a verb off the event loop; a ``patient`` one may wait without keeping others."""
 
     async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
         """Write events until the caller leaves."""
@@ -158,9 +158,11 @@ class Verbs(web.RequestHandler):
             )
         return int(value[:_DIGITS])
 
-    async def answer(self, verb: Callable[[], Any], status: int = 200) -> None:
+    async def answer(
+        self, verb: Callable[[], Any], status: int = 200, *, patient: bool = False
+    ) -> None:
         """Run a verb and write what it returns."""
-        result = await self.host.run(verb)
+        result = await self.host.run(verb, patient=patient)
         self.set_status(status)
         self.finish(msgspec.json.encode(result))
 
@@ -268,7 +270,8 @@ class EnvironmentHandler(Verbs):
         await self.answer(
             lambda: self.host.broker.attach(
                 self.caller, environment, request, cuda=cuda, restart=restart, peer_pid=pid
-            )
+            ),
+            patient=True,
         )
 
     async def patch(self, environment: str) -> None:
@@ -280,7 +283,8 @@ class EnvironmentHandler(Verbs):
         await self.answer(
             lambda: self.host.broker.detach(
                 self.caller, environment, device=device, cuda=cuda, peer_pid=pid
-            )
+            ),
+            patient=True,
         )
 
 

@@ -3,17 +3,19 @@
 ``reserved`` rows count from the first transaction on, beside the old grants; the second makes them
 ``granted`` and lets the old ones go. A crash between the two leaves reservations that the next
 start drops, and the old grants as they were.
+
+The fence may be programs of some seconds (MPS), for which nobody else must wait: then the second
+transaction finds what has changed meanwhile, and the attempt is ``Overtaken`` if that was its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from genv_jupyter.broker import failpoints
+from genv_jupyter.broker import failpoints, mps
 from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
@@ -26,19 +28,22 @@ from genv_jupyter.broker.release import (
     reason_for,
     record_left,
 )
+from genv_jupyter.broker.reservations import Reserved, reserve, row_of, stands, undo
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Applied, Cuda, Request, Want
 from genv_jupyter.placement import Placed, place, satisfied
+from genv_jupyter.sharing import Sharing
 from genv_jupyter.slots import Slot
 
 
 class Attempt(Struct, kw_only=True):
     """One attach on its way.
 
-    ``by_process`` says that the process itself asks, and will apply what it gets.
+    ``by_process`` says that the process itself asks, and will apply what it gets. ``kept`` are the
+    rows that have been reserved or have grown.
     """
 
     row: EnvironmentRow
@@ -47,9 +52,21 @@ class Attempt(Struct, kw_only=True):
     cuda: Cuda
     restart: bool
     by_process: bool
+    placed: tuple[Placed, ...] = ()
+    sharing: Sharing = Sharing(False)
+    reserved: list[Reserved] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether CUDA lives in the process, and will go on to."""
+        return self.cuda == "initialized" and not self.restart
 
 
-def attach(
+class Overtaken(Exception):
+    """While the fence was prepared what it was for has changed; all is as if never asked."""
+
+
+def begin(
     core: Core,
     row: EnvironmentRow,
     request: Request,
@@ -57,8 +74,8 @@ def attach(
     cuda: Cuda = "unknown",
     restart: bool = False,
     by_process: bool = False,
-) -> EnvironmentRow:
-    """Give an environment what it asks for, instead of what it has.
+) -> Attempt | None:
+    """Reserve what an environment asks for; ``None`` where it has just that already.
 
     Raises
     ------
@@ -76,27 +93,58 @@ def attach(
     books = core.books
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
-    held = {g.device: wanted(g) for g in books.grants_of(row.id) if g.state == "granted"}
-    if satisfied(held, attempt.demand, slots):
-        return _renamed(core, attempt)
+    held = [g for g in books.grants_of(row.id) if g.state == "granted"]
+    has = satisfied({g.device: wanted(g) for g in held}, attempt.demand, slots)
+    if has and mps.same(attempt.demand, held):
+        _rename(core, attempt)
+        return None
     check_leaving(core, row)
-    placed = _placed(core, attempt, slots)
-    _check_time(core, attempt, placed)
+    attempt.placed = _placed(core, attempt, slots)
+    attempt.sharing = mps.plan(core, row, attempt.demand, attempt.placed, running=attempt.running)
+    _check_time(core, attempt)
     failpoints.reach("before_reserve")
-    reserved = _reserve(core, attempt, placed)
+    attempt.reserved = reserve(core, row, attempt.placed)
     failpoints.reach("after_reserve")
+    return attempt
+
+
+def finish(core: Core, attempt: Attempt) -> EnvironmentRow:
+    """Make what was reserved grants, after the fence.
+
+    Raises
+    ------
+    Overtaken
+        What was reserved is not there any more, or its environment has gone.
+    GpuError
+        Something else has changed, and it is refused now. In each case the old grants stay.
+    """
     try:
-        # The fence stands here: with nothing but variables there is nothing to prepare that could
-        # fail, and what could (MPS, cgroups) must not run inside a transaction.
         failpoints.reach("after_prepare")
-        _confirm(core, attempt, placed, reserved)
+        _catch_up(core, attempt)
+        _confirm(core, attempt)
     except BaseException:
-        core.loose_ends = True  # should undoing fail as well, the housekeeper does it later
-        _undo(core, reserved)
-        core.loose_ends = False
+        give_up(core, attempt)
         raise
     failpoints.reach("after_confirm")
-    return books.environments[row.id]
+    return core.books.environments[attempt.row.id]
+
+
+def give_up(core: Core, attempt: Attempt) -> None:
+    """Take back what was reserved."""
+    core.loose_ends = True  # should undoing fail as well, the housekeeper does it later
+    undo(core, attempt.reserved)
+    core.loose_ends = False
+
+
+def _catch_up(core: Core, attempt: Attempt) -> None:
+    """Take in what has happened to the environment since its devices were reserved."""
+    books = core.books
+    row = books.environments.get(attempt.row.id)
+    if row is None or not all(stands(core, part.now) for part in attempt.reserved):
+        raise Overtaken
+    attempt.row, attempt.cuda = row, cuda_after(row, attempt.cuda)
+    check_leaving(core, row)
+    _check_time(core, attempt)
 
 
 def _placed(core: Core, attempt: Attempt, slots: Sequence[Slot]) -> tuple[Placed, ...]:
@@ -137,7 +185,6 @@ def checked(request: Request) -> Demand:
     for asked, what in (
         (demand.wait is not None, "waiting in a queue"),
         (demand.duration is not None, "a limited duration"),
-        (demand.mps == "on", "MPS"),
     ):
         if asked:
             raise BadRequest(
@@ -146,32 +193,32 @@ def checked(request: Request) -> Demand:
     return demand
 
 
-def _renamed(core: Core, attempt: Attempt) -> EnvironmentRow:
+def _rename(core: Core, attempt: Attempt) -> None:
     """Answer a request that the present grants satisfy: only the name may change."""
     row, name = attempt.row, attempt.request.name
     if name is None or name == row.name:
-        return row
-    new = msgspec.structs.replace(row, name=name)
-    with core.books.change() as change:
-        change.put_environment(new)
-    return new
-
-
-def _check_time(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> None:
-    """Refuse what would come too late: CUDA has read its variables, and they would change."""
-    if attempt.cuda != "initialized" or attempt.restart:
         return
+    with core.books.change() as change:
+        change.put_environment(msgspec.structs.replace(row, name=name))
+
+
+def _check_time(core: Core, attempt: Attempt) -> None:
+    """Refuse what would come too late: CUDA has read its variables, and they would change."""
+    if not attempt.running:
+        return
+    placed = attempt.placed
     started = {
-        grant.device
+        grant.device: grant.mps
         for grant in core.books.grants_of(attempt.row.id)
         if grant.applied == "live" or grant.state == "draining"
     }
-    if started == {part.device for part in placed}:
+    if started == {part.device: attempt.sharing.mps for part in placed}:
         return
+    same = started.keys() == {part.device for part in placed}
     what = "kernel" if attempt.row.kind == "kernel" else "process"
     raise CudaInitialized(
-        f"CUDA is already initialised in this {what}, so it would not see a change of devices. "
-        "There is room for your request.",
+        f"CUDA is already initialised in this {what}, so it would not see a change of "
+        f"{'its MPS set-up' if same else 'devices'}. There is room for your request.",
         hint="Restart with it: `%gpu attach … --restart`, or the sidebar's restart button. "
         "What you hold now stays yours."
         if attempt.row.server is not None
@@ -180,46 +227,11 @@ def _check_time(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> None:
     )
 
 
-class Reserved(NamedTuple):
-    """A row as transaction 1 left it, and what it was before (``None``: not there)."""
-
-    before: GrantRow | None
-    now: GrantRow
-
-
-def _reserve(core: Core, attempt: Attempt, placed: Sequence[Placed]) -> list[Reserved]:
-    """Count the new grants beside the old ones (transaction 1); return what was changed."""
-    books, row = core.books, attempt.row
-    mine = books.grants.get(row.id, {})
-    now = core.clock()
-    reserved: list[Reserved] = []
-    with books.change() as change:
-        for part in placed:
-            old = mine.get(part.device)
-            if old is None:
-                grant = _row(books.next_grant(), row, part, now)
-                change.add_grant(grant)
-            else:
-                # On its own device a grant grows first and shrinks only at the end.
-                grant = replaced(
-                    old,
-                    counted_memory=max(old.counted_memory, part.memory),
-                    counted_compute=max(old.counted_compute, part.compute or 0),
-                    counted_exclusive=old.counted_exclusive or part.exclusive,
-                )
-                change.change_grant(old, grant)
-            reserved.append(Reserved(old, grant))
-        failpoints.reach("inside_reserve")
-    return reserved
-
-
-def _confirm(
-    core: Core, attempt: Attempt, placed: Sequence[Placed], reserved: Sequence[Reserved]
-) -> None:
+def _confirm(core: Core, attempt: Attempt) -> None:
     """Make the reservations grants and let the old ones go (transaction 2)."""
     books, row = core.books, attempt.row
-    parts = {part.device: part for part in placed}
-    fresh = {part.now.device for part in reserved if part.before is None}
+    parts = {part.device: part for part in attempt.placed}
+    fresh = {part.now.device for part in attempt.reserved if part.before is None}
     applied = _applied_now(attempt)
     if books.grants[row.id].keys() - parts.keys():
         core.refresh()
@@ -236,13 +248,13 @@ def _confirm(
             part = parts.get(grant.device)
             if part is not None:
                 kept = None if grant.device in fresh else grant
-                change.change_grant(grant, _granted(core, attempt, grant, part, applied, kept))
+                change.change_grant(grant, _granted(attempt, grant, part, applied, kept))
         # Hidden first, freed afterwards: until it is seen with the new devices it has the old.
         draining = [grant for grant in left if not let_go(core, change, row, grant)]
         new = msgspec.structs.replace(new, reason=reason_for(draining, row.cuda))
         change.put_environment(new)
         failpoints.reach("inside_confirm")
-    for part in placed:
+    for part in attempt.placed:
         core.record("GrantAdded", row, device=part.device, memory=part.memory, compute=part.compute)
     record_left(core, row, left, draining)
     if applied == "pending" and not attempt.by_process and row.server:
@@ -260,7 +272,6 @@ def _applied_now(attempt: Attempt) -> Applied:
 
 
 def _granted(
-    core: Core,
     attempt: Attempt,
     grant: GrantRow,
     part: Placed,
@@ -273,8 +284,11 @@ def _granted(
     larger of both counts on.
     """
     stuck = kept is not None and attempt.cuda == "initialized"
-    # What was draining may be hidden already.
-    seen = kept is not None and kept.applied == "live" and (stuck or kept.state == "granted")
+    sharing, processes = attempt.sharing, attempt.demand.processes
+    # What was draining may be hidden already; and of another daemon it knows nothing yet.
+    same = kept is not None and kept.state == "granted" and kept.mps == sharing.mps
+    seen = kept is not None and kept.applied == "live" and (stuck or same)
+    started = (kept.started or kept.cap) if kept is not None and stuck and kept.mps else None
     return replaced(
         grant,
         memory=part.memory,
@@ -286,34 +300,10 @@ def _granted(
         state="granted",
         applied="live" if seen else applied,
         since=grant.since,
-    )
-
-
-def _undo(core: Core, reserved: Sequence[Reserved]) -> None:
-    """Take reservations back after the fence failed."""
-    with core.books.change() as change:
-        for before, now in reserved:
-            if before is None:
-                change.drop_grant(now)
-            else:
-                change.change_grant(now, before)
-
-
-def _row(number: int, row: EnvironmentRow, part: Placed, now: float) -> GrantRow:
-    return GrantRow(
-        id=number,
-        environment=row.id,
-        device=part.device,
-        owner=row.owner,
-        memory=part.memory,
-        compute=part.compute,
-        exclusive=part.exclusive,
-        counted_memory=part.memory,
-        counted_compute=part.compute or 0,
-        counted_exclusive=part.exclusive,
-        state="reserved",
-        applied=None,
-        since=now,
+        mps=sharing.mps,
+        processes=processes,
+        without=sharing.without,
+        started=None if started == part.memory // processes else started,
     )
 
 
@@ -333,4 +323,13 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
         placed = _choose(core, demand, asker, slots)
     except NoCapacity as refusal:
         raise explain(core, refusal, slots, row) from None
-    return [_row(0, asker, part, core.clock()) for part in placed]
+    sharing = mps.plan(core, asker, demand, placed, running=asker.cuda == "initialized")
+    return [
+        replaced(
+            row_of(0, asker, part, core.clock()),
+            mps=sharing.mps,
+            processes=demand.processes,
+            without=sharing.without,
+        )
+        for part in placed
+    ]

@@ -239,5 +239,6 @@ def as_wanted(row: GrantRow, **changes: object) -> GrantRow:
         counted_memory=row.memory,
         counted_compute=row.compute or 0,
         counted_exclusive=row.exclusive,
+        started=None,
         **changes,
     )

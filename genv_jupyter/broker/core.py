@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.meters import Meters
+from genv_jupyter.broker.mps import Mps
 from genv_jupyter.broker.usage import Attribution, DeviceUsage
 from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
@@ -63,7 +64,8 @@ class Core:
         self.record = record
         self.clock = clock
         self.steady = steady
-        self.attribution = Attribution(books)
+        self.mps = Mps()
+        self.attribution = Attribution(books, lambda pid: self.mps.owns(pid))
         self.meters = Meters()
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}
@@ -251,7 +253,9 @@ class Core:
         slot.capacity = capacity
         self._set_health(slot, device.health)
         slot.graphics = usage.graphics
-        slot.external = (usage.external or 0) + (usage.unattributed or 0) + self._excess(usage)
+        slot.servers = usage.servers
+        seen = (usage.external or 0) + (usage.unattributed or 0) + usage.servers
+        slot.external = seen + self._excess(usage)
 
     def _excess(self, usage: DeviceUsage) -> int:
         """Return what environments use beyond what is counted for them: it is not free either."""

@@ -14,6 +14,8 @@ NAMES = (
     "before_reserve",
     "inside_reserve",
     "after_reserve",
+    "before_fence",
+    "after_fence",
     "after_prepare",
     "inside_confirm",
     "after_confirm",

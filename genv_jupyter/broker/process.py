@@ -44,6 +44,8 @@ TICK = 1.0
 REPLACE_SECONDS = 10.0
 MOST_STRANGERS = 8
 STRANGER_SECONDS = 2.0
+PATIENT = 16
+"""Threads for verbs that may wait: as many devices may have their daemons started at once."""
 
 
 class _Server(HTTPServer):
@@ -83,6 +85,8 @@ class Process:
         self.idle_seconds = idle_seconds
         # One thread: the verbs take turns anyway, and SQL stays off the event loop.
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="verbs")
+        # Those that wait for a program (MPS), or for a verb that does, wait elsewhere.
+        self.patient = ThreadPoolExecutor(PATIENT, thread_name_prefix="patient")
         uid = os.getuid()
         owner = Principal(realm="local", id=str(uid), name=user_name(uid))
         self.publisher = Publisher(broker, self._in_pool, owner)
@@ -92,11 +96,12 @@ class Process:
 
     # -- what the handlers need -----------------------------------------------------------------
 
-    async def run(self, verb: Callable[[], T]) -> T:
+    async def run(self, verb: Callable[[], T], *, patient: bool = False) -> T:
         """Run a verb, then tell the listeners."""
         self.last_call = time.monotonic()
+        pool = self.patient if patient and self.broker.fences else self.pool
         try:
-            result = await self._in_pool(verb)
+            result = await asyncio.get_running_loop().run_in_executor(pool, verb)
         finally:
             self.publisher.nudge()
         failpoints.reach("before_answer")
@@ -158,8 +163,8 @@ class Process:
         server.add_socket(self.sock)
         publishing = asyncio.create_task(self.publisher.serve())
         stop = threading.Event()
-        ticking = threading.Thread(target=self._tick, args=(loop, stop), daemon=True)
-        ticking.start()
+        for rounds in (lambda: self._tick(loop, stop), lambda: self._tick_mps(stop)):
+            threading.Thread(target=rounds, daemon=True).start()
         ready()
         await self.leaving.wait()
         server.stop()
@@ -167,6 +172,7 @@ class Process:
         stop.set()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(server.close_all_connections(), 2)
+        self.patient.shutdown(wait=True)
         self.pool.shutdown(wait=True)
         self.broker.close()
 
@@ -183,6 +189,17 @@ class Process:
                 log.info("leaving: nobody needs a broker")
                 loop.call_soon_threadsafe(self.leaving.set)
                 return
+
+    def _tick_mps(self, stop: threading.Event) -> None:
+        """Look after MPS: beside the other rounds, since its programs may hang for seconds."""
+        rounds: Callable[[], None] = self.broker.core.mps.adopt
+        while not stop.is_set():
+            try:
+                rounds()
+            except Exception:
+                log.exception("a round over the MPS daemons failed; the next one follows")
+            rounds = self.broker.core.mps.round
+            stop.wait(TICK)
 
     def _unneeded(self) -> bool:
         quiet = time.monotonic() - self.last_call > self.idle_seconds
@@ -208,7 +225,7 @@ def main(*, replace: bool, idle_seconds: float) -> int:
         ledger = LiveLedger(directory / "ledger.sqlite")
         notices: list[str] = []
         records = _records(simulate, notices)
-        broker = Broker(ledger, source, Policy(), records=records)
+        broker = Broker(ledger, source, Policy(), records=records, mps=directory / "mps")
         broker.core.programs = _programs(directory, notices)
         broker.core.notices.extend(notices)
     except GpuError as error:

@@ -9,18 +9,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.broker import attach, failpoints, kernels, release, smi, views
+from genv_jupyter.broker import attach, failpoints, fence, kernels, release, smi, views
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
+from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.usage_view import usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.errors import Conflict
+from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps_control import PROGRAM
 from genv_jupyter.isolation.smi import view
 from genv_jupyter.isolation.smi.report import Report, SmiAnswer, SmiCall
 from genv_jupyter.ledger.live import LiveLedger
@@ -62,6 +66,10 @@ class Broker:
         Seconds since the epoch; tests turn it.
     steady
         Seconds since the host was booted; tests turn it.
+    mps
+        A private directory for MPS daemons; ``None`` runs none.
+    mps_program
+        The program of the daemons.
 
     Raises
     ------
@@ -78,11 +86,16 @@ class Broker:
         records: RecordsLedger | None = None,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
+        mps: Path | None = None,
+        mps_program: str = PROGRAM,
     ) -> None:
+        self.lanes = fence.Lanes()
         self.lock = threading.RLock()
         self.records = records
         self.books = Books(ledger)
         self.core = Core(self.books, source, policy or Policy(), self._record, clock, steady)
+        if mps is not None:
+            self.core.mps = Mps(Daemons(mps, self._mps_needs, mps_program, steady))
         self.core.notices.extend(ledger.open())
         self.books.load()
         release.tie_up(self.core)
@@ -92,7 +105,8 @@ class Broker:
         self.core.refresh()
 
     def close(self) -> None:
-        """Close source and ledgers; grants stay as they are."""
+        """Close source and ledgers, and end idle MPS daemons; grants stay as they are."""
+        self.core.mps.close()
         with self.lock:
             self.core.source.close()
             self.books.ledger.close()
@@ -196,13 +210,18 @@ class Broker:
         peer_pid: int | None = None,
     ) -> Environment:
         """Give an environment what it asks for; on refusal it keeps what it has."""
-        with self.lock:
+
+        def begin() -> attach.Attempt | None:
             row = self.core.environment(principal, environment)
             by_process = peer_pid is not None and peer_pid == row.pid
-            row = attach.attach(
+            return attach.begin(
                 self.core, row, request, cuda=cuda, restart=restart, by_process=by_process
             )
-            return self._view(principal, row)
+
+        with self.lanes.of(environment):
+            row = fence.give(self.core, self.lock, environment, begin)
+            with self.lock:
+                return self._view(principal, row)
 
     def detach(
         self,
@@ -214,7 +233,7 @@ class Broker:
         peer_pid: int | None = None,
     ) -> Environment:
         """Take back everything, or one device."""
-        with self.lock:
+        with self.lanes.of(environment), self.lock:
             row = self.core.environment(principal, environment)
             by_process = peer_pid is not None and peer_pid == row.pid
             row = release.detach(self.core, row, device=device, cuda=cuda, by_process=by_process)
@@ -347,10 +366,19 @@ class Broker:
                 and (want.action != "restart" or row.restart is not None)  # it may have come
             )
 
+    @property
+    def fences(self) -> bool:
+        """Whether an attach may have to wait for a program."""
+        return self.core.mps.daemons is not None and not self.core.inventory.simulated
+
     def idle(self) -> bool:
         """Say whether nobody needs this broker now."""
         with self.lock:
             return not self.books.environments and not self.books.servers
+
+    def _mps_needs(self) -> dict[str, int]:
+        with self.lock:
+            return needs(self.core)
 
     def _uuids(self, server: str | None) -> list[str]:
         row = None if server is None else self.books.servers.get(server)

@@ -5,6 +5,8 @@ What cannot be proved to belong to an environment is external: it counts, and is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from genv_jupyter.broker.books import Books
@@ -16,7 +18,8 @@ from genv_jupyter.model import Process
 class DeviceUsage(Struct):
     """The use of one device at one moment; memory in bytes, ``None`` where it is unknown.
 
-    ``known`` says whether the driver lists processes at all; ``own`` are those of environments.
+    ``known`` says whether the driver lists processes at all; ``own`` are those of environments;
+    ``servers`` is what MPS servers of ours hold.
     """
 
     reading: DeviceReading
@@ -24,6 +27,7 @@ class DeviceUsage(Struct):
     own: dict[str, list[Process]] = {}
     external: int | None = None
     graphics: int = 0
+    servers: int = 0
     unattributed: int | None = None
 
     def used_by(self, environment: str) -> int:
@@ -32,10 +36,14 @@ class DeviceUsage(Struct):
 
 
 class Attribution:
-    """Finds the environment of a process: by family first, else by its marker variable."""
+    """Finds the environment of a process: by family first, else by its marker variable.
 
-    def __init__(self, books: Books) -> None:
+    ``ours`` says whether a process is an MPS server of the broker's: no outsider.
+    """
+
+    def __init__(self, books: Books, ours: Callable[[int], bool]) -> None:
         self.books = books
+        self.ours = ours
 
     def environment_of(self, pid: int) -> str | None:
         """Return the environment that a process provably belongs to."""
@@ -63,6 +71,9 @@ class Attribution:
             memory = process.memory or 0
             explained += memory
             environment = self.environment_of(process.pid)
+            if environment is None and self.ours(process.pid):
+                usage.servers += memory
+                continue
             if environment is None:
                 external += memory
                 if process.kind == "graphics":

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from genv_jupyter.broker import mps
 from genv_jupyter.broker.core import Core
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
@@ -77,6 +78,9 @@ def grant_view(core: Core, grant: GrantRow) -> Grant:
             compute=grant.compute,
             exclusive=grant.exclusive,
             simulated=core.inventory.simulated,
+            mps=grant.mps,
+            without=grant.without,
+            started=grant.started,
         ),
         since=core.stamp(grant.since),
     )
@@ -134,12 +138,13 @@ def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
         hide=row.unattached == "hide",
         pool=pool,
         caps={
-            grant.device: Cap(grant.memory, _total(core, grant.device))
+            grant.device: Cap(grant.cap, _total(core, grant.device))
             for grant in granted
             if not grant.exclusive
         },
         programs=core.programs,
         revision=row.revision,
+        mps=mps.client_of(core, granted),
     )
 
 

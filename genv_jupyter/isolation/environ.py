@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from genv_jupyter.isolation.caps import LIMIT, TOTAL
 from genv_jupyter.isolation.live import PROGRAMS as PROGRAMS
 from genv_jupyter.model import Limit, Limits
+from genv_jupyter.units import format_memory
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
 REVISION = "GENV_JUPYTER_REVISION"
@@ -17,6 +20,9 @@ variables, so that none older than those are put there, and a report says which 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+
+MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MPS_MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 NO_MPS = "/nonexistent/genv-jupyter"
 """Where a process without MPS is pointed: the default, ``/tmp/nvidia-mps``, can be made by
@@ -30,6 +36,17 @@ class Cap(NamedTuple):
     total: int | None
 
 
+class MpsClient(NamedTuple):
+    """How a process joins MPS: the directory of its daemon, and its own bytes and ceiling.
+
+    ``compute`` is in hundredths of a percent, ``None`` for no ceiling.
+    """
+
+    pipe: str
+    memory: int
+    compute: int | None
+
+
 def environ_of(
     environment: str,
     devices: Sequence[str],
@@ -39,6 +56,7 @@ def environ_of(
     revision: int,
     caps: Mapping[str, Cap] | None = None,
     programs: str | None = None,
+    mps: MpsClient | None = None,
 ) -> dict[str, str | None]:
     """Compute what to set (and, with ``None``, to unset) in the process of an environment.
 
@@ -58,6 +76,8 @@ def environ_of(
     programs
         The directory with the environment's ``nvidia-smi``, to be first in PATH; where the process
         sees all devices, NVIDIA's own tells the truth.
+    mps
+        Of a grant that is shared under MPS.
     """
     which: dict[str, str | None] = {MARKER: environment, REVISION: str(revision)}
     limits = _limits(devices, caps or {})
@@ -68,11 +88,28 @@ def environ_of(
             **which,
             VISIBLE: ",".join(devices),
             ORDER: "PCI_BUS_ID",
-            MPS_PIPE: NO_MPS,
+            **_mps(mps),
             **limits,
         }
     visible = "" if hide else pool
-    return {**which, VISIBLE: visible, ORDER: None, MPS_PIPE: None, **limits}
+    none: dict[str, str | None] = {MPS_PIPE: None, MPS_THREADS: None, MPS_MEMORY: None}
+    return {**which, VISIBLE: visible, ORDER: None, **none, **limits}
+
+
+def _mps(client: MpsClient | None) -> dict[str, str | None]:
+    """Return the variables of an MPS client, or of a process that is to join no daemon.
+
+    Whole percents and ``M`` (2**20 bytes) are the forms that NVIDIA documents; one entry of ordinal
+    0, since a client sees one device: with an entry for any other it would have no limit at all.
+    """
+    if client is None:
+        return {MPS_PIPE: NO_MPS, MPS_THREADS: None, MPS_MEMORY: None}
+    percent = None if client.compute is None else max(1, client.compute // 100)
+    return {
+        MPS_PIPE: client.pipe,
+        MPS_THREADS: None if percent is None else str(percent),
+        MPS_MEMORY: f"0={client.memory // 2**20}M",
+    }
 
 
 def _limits(devices: Sequence[str], caps: Mapping[str, Cap]) -> dict[str, str | None]:
@@ -91,8 +128,20 @@ def revision_of(environ: Mapping[str, str | None] | None) -> int | None:
     return None if value is None else int(value)
 
 
-def limits_of(*, compute: int | None, exclusive: bool, simulated: bool) -> Limits:
-    """Say honestly how strong each limit of a grant is."""
+def limits_of(
+    *,
+    compute: int | None,
+    exclusive: bool,
+    simulated: bool,
+    mps: bool = False,
+    without: str | None = None,
+    started: int | None = None,
+) -> Limits:
+    """Say honestly how strong each limit of a grant is.
+
+    ``without`` is why a shared grant does not run under MPS, ``started`` the cap in bytes with
+    which its processes run until they are restarted, where that is another one.
+    """
     if simulated:
         nothing = Limit(strength="none", verified=None, reason="The device is simulated.")
         return Limits(memory=nothing, compute=nothing, devices=nothing)
@@ -104,18 +153,45 @@ def limits_of(*, compute: int | None, exclusive: bool, simulated: bool) -> Limit
     if exclusive:
         whole = Limit(strength="none", verified=None, reason="The whole device is granted.")
         return Limits(memory=whole, compute=whole, devices=devices)
+    if mps:
+        memory = _UNDER_MPS
+        if started is not None:
+            kept = f"What runs keeps the {format_memory(started)} that it started with."
+            memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {kept}")
+        return Limits(memory=memory, compute=_ceiling(compute), devices=devices)
     memory = Limit(
         strength="cooperative",
         verified=None,
         reason="PyTorch, JAX and CuPy are told to stay below it by variables, TensorFlow and RMM "
         "by hooks where genv-jupyter is installed in the kernel. Each counts for itself; what "
-        "else uses the device is not stopped.",
+        f"else uses the device is not stopped. {without or ''}".rstrip(),
     )
     ceiling = Limit(
         strength="none",
         verified=None,
-        reason="No ceiling was asked for."
+        reason=_NO_CEILING
         if compute is None
         else "Kept in the books: without MPS nothing slows the process down.",
     )
     return Limits(memory=memory, compute=ceiling, devices=devices)
+
+
+_NO_CEILING = "No ceiling was asked for."
+_UNDER_MPS = Limit(
+    strength="driver",
+    verified=None,
+    reason="Under MPS the driver refuses what is above it, to each process for itself. That stops "
+    "accidents: the process could take itself out of MPS.",
+)
+
+
+def _ceiling(compute: int | None) -> Limit:
+    """Say how strong a share of compute is under MPS."""
+    if compute is None:
+        return Limit(strength="none", verified=None, reason=_NO_CEILING)
+    return Limit(
+        strength="driver",
+        verified=None,
+        reason="Under MPS each process is kept to that part of the multiprocessors: a ceiling, "
+        "not a reservation.",
+    )

@@ -31,8 +31,12 @@ _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 PROGRAMS = "GENV_JUPYTER_PROGRAMS"
 """Holds the directory that is first in PATH: of the environment's own ``nvidia-smi``."""
-_PATIENT = (LIMIT, TOTAL, PROGRAMS, _REVISION)
-"""Variables that CUDA does not read: for these it is never too late."""
+_PATIENT = (
+    *(LIMIT, TOTAL, PROGRAMS, _REVISION),
+    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+)
+"""Variables that do not change what CUDA sees. It does not read them, or (of MPS) has read them:
+children that start from now on have the new limits, and the process has them from its restart."""
 
 _seen_initialized = False
 """Never goes back. A forked child answers "not initialised" although CUDA can never work in it:

@@ -110,6 +110,11 @@ class Daemons:
         daemon = self._daemons.get(device)
         return None if daemon is None else daemon.trouble
 
+    def given_up(self, device: str) -> bool:
+        """Say whether the daemon of a device failed so often that it is not tried any more."""
+        daemon = self._daemons.get(device)
+        return daemon is not None and daemon.given_up
+
     def running(self) -> tuple[str, ...]:
         """Return the devices whose daemons are in use or may soon be again."""
         return tuple(device for device, it in list(self._daemons.items()) if it.trouble is None)
@@ -177,10 +182,16 @@ class Daemons:
                     log.warning("an MPS daemon that no grant needs stays: %s", error)
 
     def round(self) -> None:
-        """Look at every daemon: end what nobody needs, start again what has died."""
+        """Look at every daemon: end what nobody needs, start again what has died.
+
+        A ceiling that is higher than any grant needs now is lowered too.
+        """
         for device, daemon in list(self._daemons.items()):
             try:
-                if not self._idle(device, daemon) and not self._well(daemon):
+                if self._idle(device, daemon):
+                    continue
+                ceiling = daemon.ceiling if daemon.trouble is None else None
+                if not self._well(daemon) or ceiling not in (None, self.needs().get(device)):
                     self.ensure(device)
             except MpsError as error:
                 log.warning("MPS on %s: %s", device, error)

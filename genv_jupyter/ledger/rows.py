@@ -104,7 +104,9 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
 class GrantRow(Struct, frozen=True, kw_only=True):
     """A grant: what is wanted, and (``counted_…``) what stands in everybody else's way.
 
-    ``counted_compute`` is 0 where there is no ceiling.
+    ``counted_compute`` is 0 where there is no ceiling. ``mps`` says that the device is shared under
+    MPS, ``without`` why a shared grant is not. ``memory`` is divided among ``processes``;
+    ``started`` is the most that each process which runs now may take, where that is another cap.
     """
 
     id: int
@@ -120,6 +122,15 @@ class GrantRow(Struct, frozen=True, kw_only=True):
     state: GrantState
     applied: Applied | None
     since: float
+    mps: bool = False
+    processes: int = 1
+    without: str | None = None
+    started: int | None = None
+
+    @property
+    def cap(self) -> int:
+        """Bytes that each of the grant's processes may take."""
+        return self.memory // self.processes
 
 
 class LiveState(Struct, frozen=True, kw_only=True):

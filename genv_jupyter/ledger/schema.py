@@ -26,6 +26,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 
@@ -144,6 +145,10 @@ grants = Table(
     Column("state", Text, nullable=False),
     Column("applied", Text),
     Column("since", Double, nullable=False),
+    Column("mps", Boolean, nullable=False, server_default=false()),
+    Column("processes", BigInteger, nullable=False, server_default="1"),
+    Column("without", Text),
+    Column("started", BigInteger),
     # A negative count would make room that is not there.
     _check("memory_counted", "counted_memory >= 0"),
     _check("compute_counted", "counted_compute >= 0"),
@@ -173,7 +178,7 @@ version = Table(
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 
-LIVE = Schema("live", live, ("live_1", "live_2"))
+LIVE = Schema("live", live, ("live_1", "live_2", "live_3"))
 RECORDS = Schema("records", records, ("records_1",))
 
 _CHECKS = [

@@ -27,6 +27,8 @@ SERVER = str(uuid.UUID(int=9))
 State = dict[str, list[tuple[object, ...]]]
 Verb = Callable[[Bench], object]
 HTTP_ONLY = {"before_answer"}
+FENCED = {"before_fence", "after_fence"}
+"""Simulated devices need none: ``test_mps_crash`` has them."""
 
 
 def _start(number: int) -> Verb:
@@ -174,7 +176,7 @@ def run(fresh: Callable[[], Bench], states: list[State], arm: str | Callable[[Be
     return answered
 
 
-@pytest.mark.parametrize("name", sorted(set(failpoints.NAMES) - HTTP_ONLY))
+@pytest.mark.parametrize("name", sorted(set(failpoints.NAMES) - HTTP_ONLY - FENCED))
 def test_killed_at_a_failpoint_nothing_is_lost_or_half(
     fresh: Callable[[], Bench], name: str
 ) -> None:

@@ -282,7 +282,7 @@ def test_what_could_not_even_be_undone_is_undone_later(desk: Bench) -> None:
     full = Unavailable("The disk is full.")
     with (
         mock.patch.object(attach, "_confirm", side_effect=full),
-        mock.patch.object(attach, "_undo", side_effect=full),
+        mock.patch.object(attach, "undo", side_effect=full),
         pytest.raises(Unavailable),
     ):
         kernel.attach(WHOLE)

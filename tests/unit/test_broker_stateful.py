@@ -397,7 +397,7 @@ class Life(World, RuleBasedStateMachine):
 
         with (
             mock.patch.object(failpoints, "reach", reach),
-            mock.patch.object(attach, "_undo", lambda *_: None),  # the dead undo nothing
+            mock.patch.object(attach, "undo", lambda *_: None),  # the dead undo nothing
         ):
             try:
                 self.ask(kernel, request, "process", restart=False)

@@ -1,0 +1,210 @@
+"""What the broker knows of MPS: who needs a daemon, what is being prepared, what was seen."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from genv_jupyter.demand import Demand
+from genv_jupyter.errors import Unavailable
+from genv_jupyter.isolation.environ import MpsClient
+from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps_control import MpsError
+from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
+from genv_jupyter.placement import Placed
+from genv_jupyter.sharing import Facts, Sharing, check_clients, sharing_of
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.core import Core
+
+log = logging.getLogger(__name__)
+
+NOT_RUN = "MPS is not run by this broker."
+NOT_INSTALLED = (
+    "MPS is not installed on this host: nvidia-cuda-mps-control was not found in the broker's PATH."
+)
+
+
+class Need(NamedTuple):
+    """What an attach on its way needs on a device: the cap of each process, and how many."""
+
+    device: str
+    cap: int
+    processes: int
+
+
+class Mps:
+    """The MPS daemons of a broker, and what is known only while it runs.
+
+    Attributes
+    ----------
+    preparing
+        By environment: what the daemons are being prepared for, so that they are not ended, and
+        nobody is promised the same place.
+    """
+
+    def __init__(self, daemons: Daemons | None = None) -> None:
+        self.daemons = daemons
+        self.preparing: dict[str, Need] = {}
+
+    def owns(self, pid: int) -> bool:
+        """Say whether a process is an MPS daemon or server of ours."""
+        return self.daemons is not None and self.daemons.owns(pid)
+
+    def trouble(self, device: str) -> str | None:
+        """Say why no daemon can be had for a device."""
+        if self.daemons is None:
+            return NOT_RUN
+        if self.daemons.missing():
+            return NOT_INSTALLED
+        return self.daemons.trouble(device) if self.daemons.given_up(device) else None
+
+    def adopt(self) -> None:
+        """Take over the daemons that an earlier broker has left; called without the lock."""
+        if self.daemons is not None:
+            self.daemons.adopt()
+
+    def round(self) -> None:
+        """Look after the daemons, once a second; it may take seconds, and is without the lock."""
+        if self.daemons is not None:
+            self.daemons.round()
+
+    def close(self) -> None:
+        """End the daemons that nobody needs; whoever starts next takes over the others."""
+        if self.daemons is None:
+            return
+        for device in self.daemons.running():
+            try:
+                self.daemons.stop(device)
+            except MpsError as error:
+                log.warning("MPS on %s: %s", device, error)
+
+
+def needs(core: Core) -> dict[str, int]:
+    """Return the devices whose daemons are needed, with the largest cap of a process there."""
+    found: dict[str, int] = {}
+    for grants in core.books.on_device.values():
+        for grant in grants.values():
+            if grant.mps:
+                cap = max(grant.cap, grant.started or 0)
+                found[grant.device] = max(found.get(grant.device, 0), cap)
+    for need in core.mps.preparing.values():
+        found[need.device] = max(found.get(need.device, 0), need.cap)
+    return found
+
+
+def plan(
+    core: Core, row: EnvironmentRow, demand: Demand, placed: Sequence[Placed], *, running: bool
+) -> Sharing:
+    """Decide whether what was placed runs under MPS, and that there is room for it there.
+
+    ``running`` says that CUDA lives in the process: what it was set up with stays, unless
+    something else is demanded.
+
+    Raises
+    ------
+    BadRequest, OutOfRange, NoCapacity
+        As ``sharing_of`` and ``check_clients``.
+    """
+    mine = core.books.grants.get(row.id, {})
+    kept = mine.get(placed[0].device) if running and len(placed) == 1 else None
+    if kept is not None and demand.mps == "auto" and not (kept.exclusive or demand.exclusive):
+        sharing = Sharing(kept.mps, kept.without)
+    else:
+        sharing = sharing_of(demand, core.policy, [_facts(core, row, part) for part in placed])
+    if sharing.mps:
+        (part,) = placed
+        check_clients(
+            demand,
+            core.policy,
+            memory=part.memory,
+            others=_clients(core, row, part.device),
+            cuda_version=core.inventory.cuda_version,
+        )
+    return sharing
+
+
+def same(demand: Demand, grants: Sequence[GrantRow]) -> bool:
+    """Say whether shared grants run under MPS, or not, as is asked for now."""
+    return all(
+        grant.exclusive
+        or (
+            grant.processes == demand.processes
+            and (demand.mps == "auto" or grant.mps == (demand.mps == "on"))
+        )
+        for grant in grants
+    )
+
+
+def prepare(core: Core, need: Need, *, demanded: bool, running: bool) -> Sharing:
+    """Have a daemon run for a grant; called without the broker's lock.
+
+    Raises
+    ------
+    Unavailable
+        It is ``demanded``, and cannot be had.
+    """
+    daemons = core.mps.daemons
+    assert daemons is not None, "planned only where there are daemons"
+    try:
+        daemons.ensure(need.device)
+    except MpsError as error:
+        if running:  # it has joined, or failed to: that is seen by looking at its clients
+            log.warning("MPS on %s: %s", need.device, error)
+        elif demanded:
+            raise Unavailable(
+                str(error), hint="Ask without MPS (`--no-mps`), or look into its log."
+            ) from error
+        else:
+            return Sharing(False, str(error))
+    return Sharing(True)
+
+
+def make_way(core: Core, devices: Sequence[str]) -> None:
+    """End idle daemons where somebody gets the whole device; called without the lock."""
+    for device in devices:
+        try:
+            if core.mps.daemons is not None:
+                core.mps.daemons.stop(device)
+        except MpsError as error:  # it holds some memory there, and that is all
+            log.warning("MPS on %s: %s", device, error)
+
+
+def client_of(core: Core, grants: Sequence[GrantRow]) -> MpsClient | None:
+    """Return how the process of these grants joins MPS; ``None`` where it does not."""
+    daemons = core.mps.daemons
+    if daemons is None or len(grants) != 1 or not grants[0].mps:
+        return None
+    (grant,) = grants
+    compute = None if grant.compute is None else grant.compute // grant.processes
+    return MpsClient(str(daemons.path(grant.device)), grant.cap, compute)
+
+
+def _clients(core: Core, row: EnvironmentRow, device: str) -> int:
+    grants = core.books.on_device.get(device, {}).values()
+    others = [g.processes for g in grants if g.mps and g.environment != row.id]
+    coming = core.mps.preparing.items()
+    return sum(others) + sum(n.processes for e, n in coming if n.device == device and e != row.id)
+
+
+def _facts(core: Core, row: EnvironmentRow, part: Placed) -> Facts:
+    if core.inventory.simulated:
+        return Facts(simulated=True)
+    usage = core.usage.get(part.device)
+    return Facts(
+        foreign=row.owner != f"local:{os.getuid()}",
+        wsl=_wsl(),
+        kind=core.books.slots[part.device].kind,
+        capability=None if usage is None else usage.reading.capability,
+        compute_mode=None if usage is None else usage.reading.compute_mode,
+        trouble=core.mps.trouble(part.device),
+    )
+
+
+@functools.cache
+def _wsl() -> bool:
+    return "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower()

@@ -1,0 +1,458 @@
+"""Shared grants under MPS, with NVIDIA's real control daemon, and what comes between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from genv_jupyter.errors import (
+    BadRequest,
+    CudaInitialized,
+    GpuError,
+    NoCapacity,
+    OutOfRange,
+    Unavailable,
+    UnknownEnvironment,
+)
+from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.environ import MPS_MEMORY, MPS_PIPE, MPS_THREADS, NO_MPS
+from genv_jupyter.isolation.mps import GRACE
+from genv_jupyter.model import Environment, Request
+from genv_jupyter.policy import Policy
+from tests.debian import unpacked
+from tests.integration.mps_bench import MpsBench, RealSource, mps_bench
+from tests.unit.brokers import GIB, HALF, WHOLE, Kernel
+
+T = TypeVar("T")
+MEMORY = Request(memory="4GiB")
+ON = Request(fraction=0.25, mps="on")
+NOBODY = "nvidia-cuda-mps-control-of-nobody"
+
+
+@pytest.fixture(scope="module")
+def real() -> str:
+    return str(unpacked("nvidia-cuda-mps") / "usr/bin/nvidia-cuda-mps-control")
+
+
+@pytest.fixture
+def desk(real: str) -> Iterator[MpsBench]:
+    with mps_bench(real) as made:
+        yield made
+
+
+def mps_of(environment: Environment) -> dict[str, str | None]:
+    assert environment.environ is not None
+    return {name: environment.environ[name] for name in (MPS_PIPE, MPS_THREADS, MPS_MEMORY)}
+
+
+def strengths(environment: Environment) -> tuple[str, str]:
+    (grant,) = environment.grants
+    return grant.limits.memory.strength, grant.limits.compute.strength
+
+
+class Aside(threading.Thread):
+    """A verb that runs beside the test."""
+
+    def __init__(self, verb: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.verb = verb
+        self.error: GpuError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.verb()
+        except GpuError as error:
+            self.error = error
+
+    def end(self) -> GpuError | None:
+        self.join(60)
+        assert not self.is_alive()
+        return self.error
+
+
+# -- with the program -----------------------------------------------------------------------------
+
+
+def test_a_share_runs_under_mps(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    now = kernel.attach(HALF)
+    daemon = desk.daemon(0)
+    assert mps_of(now) == {
+        MPS_PIPE: str(daemon.directory),
+        MPS_THREADS: "50",
+        MPS_MEMORY: f"0={12 * 1024}M",
+    }
+    assert daemon.pid() is not None and daemon.ceiling() == "12G"
+    assert strengths(now) == ("driver", "driver")
+    assert "enforce" not in str(now.grants)
+
+
+def test_memory_alone_has_no_ceiling_of_compute(desk: MpsBench) -> None:
+    now = desk.kernel().attach(MEMORY)
+    assert mps_of(now)[MPS_THREADS] is None and mps_of(now)[MPS_MEMORY] == "0=4096M"
+    assert strengths(now) == ("driver", "none")
+
+
+def test_a_share_is_divided_among_processes(desk: MpsBench) -> None:
+    now = desk.kernel().attach(Request(fraction=0.5, processes=4))
+    assert mps_of(now)[MPS_THREADS] == "12" and mps_of(now)[MPS_MEMORY] == f"0={3 * 1024}M"
+    assert now.environ is not None
+    assert now.environ["GENV_JUPYTER_MEMORY_LIMIT"] == str(3 * GIB)
+    assert now.grants[0].memory == 12 * GIB and desk.daemon(0).ceiling() == "3G"
+
+
+def test_the_ceiling_is_the_largest_cap_on_the_device(desk: MpsBench) -> None:
+    small, large = desk.kernel(), desk.kernel()
+    small.attach(MEMORY)
+    large.attach(Request(memory="8GiB"))
+    assert desk.daemon(0).ceiling() == "8G"
+    small.attach(Request(memory="2GiB"))
+    assert desk.daemon(0).ceiling() == "8G"
+
+
+def test_after_the_last_grant_the_daemon_ends(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    desk.broker.core.mps.round()
+    now = kernel.detach()
+    assert mps_of(now) == dict.fromkeys((MPS_PIPE, MPS_THREADS, MPS_MEMORY))
+    desk.broker.core.mps.round()
+    assert desk.daemon(0).pid() is not None, "the next grant often comes at once"
+    desk.pass_time(GRACE)
+    desk.broker.core.mps.round()
+    assert desk.daemon(0).pid() is None
+
+
+def test_a_draining_grant_keeps_the_daemon(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    kernel.use(0, GIB)
+    desk.tick()
+    kernel.detach(cuda="initialized")
+    assert kernel.now.state == "draining"
+    for _ in range(2):
+        desk.broker.core.mps.round()
+        desk.pass_time(GRACE)
+    assert desk.daemon(0).pid() is not None
+
+
+def test_a_whole_device_ends_the_idle_daemon_at_once(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(Request(devices=("0",), fraction=0.5))
+    kernel.detach()
+    assert desk.daemon(0).pid() is not None
+    now = desk.kernel().attach(Request(devices=("0",)))
+    assert desk.daemon(0).pid() is None and mps_of(now)[MPS_PIPE] == NO_MPS
+
+
+def test_a_daemon_is_taken_over_by_the_next_broker(desk: MpsBench) -> None:
+    first, second = desk.kernel(), desk.kernel()
+    before = first.attach(HALF)
+    second.attach(Request(devices=("1",), fraction=0.5))
+    pids = [desk.daemon(number).pid() for number in (0, 1)]
+    second.detach()
+    desk.reopen()
+    desk.broker.core.mps.adopt()
+    assert desk.daemon(0).pid() == pids[0] and desk.daemon(0).ceiling() == "12G"
+    assert desk.daemon(1).pid() is None, "nobody needs it"
+    assert mps_of(first.now) == mps_of(before)
+
+
+def test_a_broker_that_leaves_ends_idle_daemons(desk: MpsBench) -> None:
+    first, second = desk.kernel(), desk.kernel()
+    first.attach(HALF)
+    second.attach(Request(devices=("1",), fraction=0.5))
+    second.detach()
+    daemons = [desk.daemon(number) for number in (0, 1)]
+    desk.broker.close()
+    assert daemons[0].pid() is not None and daemons[1].pid() is None
+
+
+# -- where it is not used -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"capability": (6, 1)}, "compute capability of 7.0"),
+        ({"capability": None}, "is unknown"),
+        ({"compute_mode": "exclusive_process"}, "mode exclusive process"),
+        ({"compute_mode": "prohibited"}, "mode prohibited"),
+        ({"kind": "mig"}, "MIG instances"),
+    ],
+)
+def test_where_the_device_cannot(desk: MpsBench, change: dict[str, object], why: str) -> None:
+    for device in desk.source.devices:
+        for name, value in change.items():
+            setattr(device, name, value)
+    desk.tick()
+    kernel = desk.kernel()
+    with pytest.raises(BadRequest, match=why):
+        kernel.attach(ON)
+    now = kernel.attach(HALF)
+    assert mps_of(now) == {MPS_PIPE: NO_MPS, MPS_THREADS: None, MPS_MEMORY: None}
+    assert why in now.grants[0].limits.memory.reason
+    assert strengths(now) == ("cooperative", "none") and not desk.daemons.running()
+
+
+@pytest.mark.parametrize(
+    ("policy", "request_", "why"),
+    [
+        (Policy(), Request(fraction=0.5, mps="off"), "as was asked for"),
+        (Policy(mps="never"), HALF, "by this host's policy"),
+        (Policy(mps_memory_only=False), MEMORY, "no share of compute"),
+        (Policy(), Request(gpus=2, memory="1GiB"), "On several devices without MPS"),
+    ],
+)
+def test_where_it_is_not_wanted(real: str, policy: Policy, request_: Request, why: str) -> None:
+    with mps_bench(real, policy) as desk:
+        now = desk.kernel().attach(request_)
+        assert mps_of(now)[MPS_PIPE] == NO_MPS
+        assert all(why in grant.limits.memory.reason for grant in now.grants)
+
+
+def test_a_host_without_the_program(real: str) -> None:
+    with mps_bench(NOBODY) as desk:
+        kernel = desk.kernel()
+        now = kernel.attach(HALF)
+        assert mps_of(now) == {MPS_PIPE: NO_MPS, MPS_THREADS: None, MPS_MEMORY: None}
+        assert "MPS is not installed on this host" in now.grants[0].limits.memory.reason
+        with pytest.raises(BadRequest, match="MPS is not installed on this host"):
+            kernel.attach(ON)
+        assert kernel.now == now
+    with mps_bench(NOBODY, Policy(mps="always")) as desk:
+        with pytest.raises(BadRequest, match="under MPS only"):
+            desk.kernel().attach(HALF)
+        desk.kernel().attach(WHOLE)
+
+
+def test_a_whole_device_is_not_shared(desk: MpsBench) -> None:
+    with pytest.raises(BadRequest, match="whole ones were asked for"):
+        desk.kernel().attach(Request(gpus=1, mps="on"))
+
+
+def test_a_cap_in_which_no_context_fits(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    with pytest.raises(OutOfRange, match=r"100 MiB is too little .* 512 MiB"):
+        kernel.attach(Request(memory="100MiB"))
+    with pytest.raises(OutOfRange, match="for each of 8 processes") as refusal:
+        kernel.attach(Request(memory="1GiB", processes=8))
+    assert "at least 4 GiB" in refusal.value.hint
+    kernel.attach(Request(memory="100MiB", mps="off"))
+
+
+def test_no_more_processes_than_mps_serves(real: str) -> None:
+    with mps_bench(real, Policy(mps_minimum=2**20)) as desk:
+
+        def crowd(processes: int) -> Request:
+            return Request(devices=("0",), memory="4GiB", processes=processes)
+
+        one, other = desk.kernel(), desk.kernel()
+        one.attach(crowd(20))
+        other.attach(crowd(20))
+        with pytest.raises(NoCapacity, match="MPS serves 48 processes on one device: 40 are"):
+            desk.kernel().attach(crowd(9))
+        other.attach(crowd(28))  # its own do not stand in its way
+        assert isinstance(desk.source, RealSource)
+        desk.source.cuda_version = 13_010
+        desk.tick()
+        desk.kernel().attach(crowd(12))
+        with pytest.raises(NoCapacity, match="MPS serves 60 processes"):
+            desk.kernel().attach(crowd(1))
+
+
+def test_a_daemon_that_does_not_start(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    held = kernel.attach(Request(memory="1GiB", mps="off"))
+    blocked = desk.daemons.path(desk.device(0))
+    blocked.parent.mkdir(exist_ok=True)
+    blocked.write_text("in the way")
+    with pytest.raises(Unavailable, match="MPS does not run on this device"):
+        kernel.attach(ON)
+    assert kernel.now.grants == held.grants
+    now = kernel.attach(HALF)
+    assert "its directory cannot be made" in now.grants[0].limits.memory.reason
+    assert strengths(now) == ("cooperative", "none") and mps_of(now)[MPS_PIPE] == NO_MPS
+
+
+# -- switching ------------------------------------------------------------------------------------
+
+
+def test_the_set_up_changes_only_before_cuda(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(Request(fraction=0.25, mps="off"))
+    assert kernel.attach(Request(fraction=0.25)).environ == kernel.now.environ
+    assert mps_of(kernel.now)[MPS_PIPE] == NO_MPS, "what it has already does: nothing changes"
+    desk.broker.attach(desk.me, kernel.id, ON, cuda="not_initialized")
+    waiting = kernel.now
+    assert mps_of(waiting)[MPS_PIPE] != NO_MPS and waiting.applied == "pending"
+    assert desk.applied(kernel.id).applied == "live"
+    with pytest.raises(CudaInitialized, match="its MPS set-up"):
+        kernel.attach(Request(fraction=0.25, mps="off"), cuda="initialized")
+    now = kernel.attach(Request(fraction=0.25, mps="off"), cuda="initialized", restart=True)
+    assert mps_of(now)[MPS_PIPE] == NO_MPS
+
+
+def test_what_runs_without_mps_goes_on_without_it(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(Request(fraction=0.25, mps="off"))
+    now = kernel.attach(HALF, cuda="initialized")
+    assert now.grants[0].memory == 12 * GIB and mps_of(now)[MPS_PIPE] == NO_MPS
+
+
+def test_a_cap_that_changes_under_cuda_holds_from_the_restart(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(MEMORY)
+    now = kernel.attach(Request(memory="8GiB"), cuda="initialized")
+    assert "keeps the 4 GiB" in now.grants[0].limits.memory.reason
+    kernel.attach(Request(memory="1GiB"), cuda="initialized")
+    desk.broker.core.mps.round()
+    assert desk.daemon(0).ceiling() == "4G", "it may still take what it started with"
+    kernel.restart()
+    desk.broker.core.mps.round()
+    assert desk.daemon(0).ceiling() == "1G"
+    assert "keeps the" not in kernel.now.grants[0].limits.memory.reason
+
+
+# -- meanwhile ------------------------------------------------------------------------------------
+
+
+def fenced(desk: MpsBench, kernel: Kernel, request: Request) -> tuple[Aside, Callable[[], None]]:
+    """Attach, and stop where the daemon is to be started; return also what lets it go on."""
+    gate = desk.gate()
+    attaching = Aside(lambda: kernel.attach(request))
+    assert gate.reached.acquire(timeout=60)
+    return attaching, gate.opened.set
+
+
+def test_others_are_served_while_a_fence_is_prepared(desk: MpsBench) -> None:
+    kernel, other = desk.kernel(), desk.kernel()
+    attaching, go_on = fenced(desk, kernel, Request(devices=("0",), fraction=0.5))
+    assert [grant.state for grant in kernel.now.grants] == ["reserved"]
+    with pytest.raises(NoCapacity):
+        other.attach(Request(devices=("0",), memory="13GiB", mps="off"))
+    assert other.attach(Request(devices=("1",))).state == "granted"
+    desk.tick()
+    go_on()
+    assert attaching.end() is None and kernel.now.state == "granted"
+
+
+def test_a_detach_meanwhile_waits_and_then_detaches(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    attaching, go_on = fenced(desk, kernel, HALF)
+    detaching = Aside(kernel.detach)
+    detaching.join(0.2)
+    assert detaching.is_alive(), "it waits for the attach on the same environment"
+    go_on()
+    assert (attaching.end(), detaching.end()) == (None, None)
+    assert kernel.now.grants == () and kernel.now.state == "released"
+    nothing_is_left(desk)
+
+
+def test_a_second_attach_meanwhile_comes_after_the_first(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    attaching, go_on = fenced(desk, kernel, HALF)
+    second = Aside(lambda: kernel.attach(Request(devices=("1",))))
+    go_on()
+    assert (attaching.end(), second.end()) == (None, None)
+    assert kernel.devices == [desk.device(1)]
+    assert desk.broker.core.mps.preparing == {}
+
+
+def test_a_kernel_that_ends_meanwhile_holds_nothing(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    attaching, go_on = fenced(desk, kernel, HALF)
+    desk.end(kernel.process)
+    desk.broker.end_kernel(desk.me, desk.server, kernel.id)
+    go_on()
+    assert isinstance(attaching.end(), UnknownEnvironment)
+    nothing_is_left(desk)
+
+
+def test_a_kernel_that_restarts_meanwhile_gets_what_it_asked_for(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(Request(memory="1GiB", mps="off"))
+    attaching, go_on = fenced(desk, kernel, Request(memory="20GiB"))
+    kernel.restart()  # the new process counts for its old cap: the growth is gone ...
+    other = desk.kernel()
+    other.attach(Request(devices=("0",), memory="22GiB", mps="off"))  # ... and given to another
+    go_on()
+    attaching.end()
+    assert kernel.devices == [desk.device(1)]
+    held = desk.broker.books.slots[desk.device(0)].granted
+    assert held <= 24 * GIB
+
+
+def test_cuda_that_comes_to_life_meanwhile_makes_it_too_late(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    before = kernel.attach(Request(memory="1GiB", mps="off"))
+    attaching, go_on = fenced(desk, kernel, Request(memory="2GiB", mps="on"))
+    kernel.use(0, GIB // 2)
+    desk.tick()
+    go_on()
+    assert isinstance(attaching.end(), CudaInitialized)
+    assert [(g.memory, g.limits) for g in kernel.now.grants] == [
+        (g.memory, g.limits) for g in before.grants
+    ]
+    assert desk.broker.books.slots[desk.device(0)].granted == GIB
+
+
+def test_two_on_one_device_at_once_have_one_daemon_with_the_larger_ceiling(
+    desk: MpsBench,
+) -> None:
+    small, large = desk.kernel(), desk.kernel()
+    gate = desk.gate()
+    asides = [
+        Aside(lambda: small.attach(Request(devices=("0",), memory="2GiB"))),
+        Aside(lambda: large.attach(Request(devices=("0",), memory="6GiB"))),
+    ]
+    for _ in asides:
+        assert gate.reached.acquire(timeout=60)
+    gate.opened.set()
+    assert [aside.end() for aside in asides] == [None, None]
+    assert desk.daemon(0).ceiling() == "6G"
+
+
+def test_a_daemon_that_dies_is_started_again_with_its_ceiling(desk: MpsBench) -> None:
+    desk.kernel().attach(MEMORY)
+    pid = desk.daemon(0).pid()
+    assert pid is not None
+    start = processes.start_of(pid)
+    os.kill(pid, signal.SIGKILL)
+    while processes.alive(pid, start):
+        pass
+    desk.broker.core.mps.round()
+    assert desk.daemon(0).pid() not in (None, pid) and desk.daemon(0).ceiling() == "4G"
+
+
+def test_memory_of_our_own_servers_is_no_outsiders(desk: MpsBench) -> None:
+    from genv_jupyter.devices.source import ProcessReading
+
+    kernel = desk.kernel()
+    kernel.attach(Request(devices=("0",), memory="4GiB"))
+    pid = desk.daemon(0).pid()
+    assert pid is not None
+    used = desk.source.devices[0].processes
+    assert used is not None
+    used.append(ProcessReading(pid, GIB, "compute"))
+    desk.tick()
+    (device, _) = desk.broker.devices()
+    assert (device.external_memory, device.unattributed_memory) == (0, 0)
+    with pytest.raises(NoCapacity):
+        desk.kernel().attach(Request(devices=("0",), memory="19.5GiB"))
+    kernel.detach()
+    assert desk.kernel().attach(Request(devices=("0",))).grants[0].memory == 24 * GIB
+
+
+def nothing_is_left(desk: MpsBench) -> None:
+    books = desk.broker.books
+    assert not any(books.on_device.values())
+    assert all(slot.granted == slot.shared == 0 for slot in books.slots.values())
+    assert desk.broker.core.mps.preparing == {}
+    assert desk.broker.core.loose_ends is False

@@ -1,0 +1,62 @@
+"""A notebook's share under MPS, from the request to the variables in its kernel.
+
+NVIDIA's real control daemon, and a fake driver: this proves what we set up and tell, not what
+NVIDIA's driver does with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genv_jupyter.api import rendezvous
+from genv_jupyter.isolation.mps_control import ControlDaemon
+from tests.conftest import end_broker
+from tests.debian import unpacked
+from tests.fakedriver.driver import FakeDriver
+from tests.fakedriver.fixtures import fake_driver
+from tests.integration.servers import Server
+
+__all__ = ["fake_driver"]
+
+READ = """[__import__("os").environ.get("CUDA_MPS_" + name) for name in (
+    "PIPE_DIRECTORY", "PINNED_DEVICE_MEM_LIMIT", "ACTIVE_THREAD_PERCENTAGE")]"""
+
+
+@pytest.fixture
+def driver(broker_home: Path, fake_driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """Two devices, and NVIDIA's program in PATH; comes before ``server``."""
+    made: FakeDriver = fake_driver()
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    programs = unpacked("nvidia-cuda-mps") / "usr/bin"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
+    with tempfile.TemporaryDirectory(prefix="gj") as home:  # sockets have short paths
+        monkeypatch.setenv("GENV_JUPYTER_HOME", home)
+        yield made
+        end_broker(rendezvous.address())
+        for path in Path(home).glob("*/mps/*"):
+            pid = ControlDaemon(path, "").pid()
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_share_is_set_up_in_its_kernel(driver: FakeDriver, server: Server) -> None:
+    kernel = await server.start_kernel()
+    async with server.talk(kernel) as talk:
+        assert (await talk.run("%gpu attach 0.25"))["status"] == "ok"
+        environment = await server.environment(kernel)
+        (grant,) = environment["grants"]
+        assert grant["limits"]["memory"]["strength"] == "driver"
+        pipe = environment["environ"]["CUDA_MPS_PIPE_DIRECTORY"]
+        assert ControlDaemon(Path(pipe), grant["device"]).pid() is not None
+        wanted = [pipe, f"0={grant['memory'] // 2**20}M", "25"]
+        assert await talk.evaluate(READ) == repr(wanted)
+        await talk.run("%gpu release")
+        assert await talk.evaluate(READ) == repr([None, None, None])
