@@ -11,7 +11,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.cli.looking import shown
 from genv_jupyter.cli.output import REFUSED, shows
 from genv_jupyter.cli.requests import amount_options, request_from
-from genv_jupyter.cli.targets import complete_devices, environment_option, find
+from genv_jupyter.cli.targets import device_option, environment_option, find
 from genv_jupyter.cli.waiting import until
 from genv_jupyter.errors import Conflict
 from genv_jupyter.kernel import project
@@ -58,7 +58,7 @@ def attach(environment: str | None, restart: bool, **asked: Any) -> tuple[Any, V
 
 @click.command()
 @environment_option(help="Whose: an id, its beginning, a name or a notebook.")
-@click.option("-d", "--device", help="Only this GPU.", shell_complete=complete_devices)
+@device_option(help="Only this GPU.")
 @shows
 def release(environment: str | None, device: str | None) -> tuple[Any, View]:
     """Give back what an environment has."""

@@ -6,15 +6,11 @@ turn go with it through ``exec``, and end with it.
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Sequence
-
 import click
 
 from genv_jupyter.api.client import Client
-from genv_jupyter.cli.output import NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, WAIT_OVER, fail, say
-from genv_jupyter.cli.run import Launcher, replace_process
+from genv_jupyter.cli.launching import Launcher, become, check_program, interrupted
+from genv_jupyter.cli.output import NOT_STARTED, WAIT_OVER, fail, say
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel.turn import Holding, environment_here
 from genv_jupyter.kernel.turn_view import Line
@@ -33,17 +29,16 @@ def turn(program: list[str], timeout: str | None) -> None:
     In a terminal of an environment: `jupyter gpu shell`, or a notebook's. The next one's turn
     comes when the program ends.
     """
+    check_program(program[0])
     try:
         seconds = None if timeout is None else parse_duration(timeout)
         holding = _wait(seconds)
     except GpuError as error:
         fail(error, WAIT_OVER if "timeout" in error.details else NOT_STARTED)
     except KeyboardInterrupt:
-        say("\nNothing was started.")
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-        raise  # where the signal is blocked
-    _become(program, holding)
+        interrupted()
+    holding.keep_through_exec()
+    become(program)
 
 
 def _wait(timeout: int | None) -> Holding:
@@ -60,16 +55,3 @@ def _wait(timeout: int | None) -> Holding:
             raise
         line.ready()
     return holding
-
-
-def _become(program: Sequence[str], holding: Holding) -> None:
-    holding.keep_through_exec()
-    try:
-        replace_process(program)
-    except FileNotFoundError:
-        status, why = NOT_FOUND, "was not found"
-    except OSError as error:
-        status, why = NOT_EXECUTABLE, f"cannot be executed: {error.strerror}"
-    holding.give_up()
-    say(f"Error: {program[0]} {why}.")
-    raise SystemExit(status)

@@ -354,6 +354,12 @@ def test_program_in_a_terminal_has_its_turn(server: Server, log: Log) -> None:
         [*command, "--timeout", "1", "--", "true"], env=environ, capture_output=True, text=True
     )
     assert late.returncode == 124 and "did not come within 1 s" in late.stderr
+    for line, status, said in (
+        (["--timeout", "1", "--", "no-such-program"], 127, "was not found"),  # before any waiting
+        (["no-such-program"], 125, "jupyter gpu turn -- python train.py"),
+    ):
+        wrong = subprocess.run([*command, *line], env=environ, capture_output=True, text=True)
+        assert wrong.returncode == status and said in wrong.stderr
     log.end("first")
     log.wait("program begins")
     assert first.finish(running).ok
@@ -367,5 +373,3 @@ def test_program_in_a_terminal_has_its_turn(server: Server, log: Log) -> None:
     assert started.communicate("\n", timeout=60) and started.returncode == 7
     assert first.finish(waiting).ok
     assert log.lines[-3:] == ["program ends", "again begins", "again ends"]
-    wrong = subprocess.run([*command, "--", "no-such-program"], env=environ, capture_output=True)
-    assert wrong.returncode == 127 and b"was not found" in wrong.stderr
