@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from genv_jupyter.broker.witness import Verdict, Witness
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.isolation.environ import MpsClient
@@ -49,6 +51,7 @@ class Mps:
 
     def __init__(self, daemons: Daemons | None = None) -> None:
         self.daemons = daemons
+        self.witness = None if daemons is None else Witness(daemons)
         self.preparing: dict[str, Need] = {}
 
     def owns(self, pid: int) -> bool:
@@ -68,10 +71,16 @@ class Mps:
         if self.daemons is not None:
             self.daemons.adopt()
 
-    def round(self) -> None:
-        """Look after the daemons, once a second; it may take seconds, and is without the lock."""
+    def round(self, core: Core, lock: threading.RLock) -> None:
+        """Look after daemons and clients, once a second; it may take seconds, without the lock."""
         if self.daemons is not None:
             self.daemons.round()
+        if self.witness is not None:
+            self.witness.look(core, lock)
+
+    def verdict(self, grant: GrantRow) -> Verdict | None:
+        """Return what was seen of the processes of a grant; ``None`` where none was."""
+        return None if self.witness is None else self.witness.verdicts.get(grant.id)
 
     def close(self) -> None:
         """End the daemons that nobody needs; whoever starts next takes over the others."""

@@ -198,7 +198,7 @@ class Process:
                 rounds()
             except Exception:
                 log.exception("a round over the MPS daemons failed; the next one follows")
-            rounds = self.broker.core.mps.round
+            rounds = self.broker.tick_mps
             stop.wait(TICK)
 
     def _unneeded(self) -> bool:

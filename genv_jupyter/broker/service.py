@@ -299,6 +299,10 @@ class Broker:
             self.core.absorb(*reading)
             self.housekeeper.round()
 
+    def tick_mps(self) -> None:
+        """Look after MPS: called once a second, beside ``tick``, since its programs may hang."""
+        self.core.mps.round(self.core, self.lock)
+
     def changes(self, principal: Principal) -> Event | None:
         """Return what has changed since the last call, as one event; ``None`` for nothing."""
         with self.lock:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
 from genv_jupyter.broker import mps
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.witness import reason_of
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import (
@@ -67,6 +69,7 @@ def device_grant(core: Core, grant: GrantRow) -> DeviceGrant:
 
 def grant_view(core: Core, grant: GrantRow) -> Grant:
     """Show a grant as its environment shows it."""
+    verdict = core.mps.verdict(grant)
     return Grant(
         device=grant.device,
         memory=grant.memory,
@@ -81,6 +84,8 @@ def grant_view(core: Core, grant: GrantRow) -> Grant:
             mps=grant.mps,
             without=grant.without,
             started=grant.started,
+            verified=None if verdict is None else verdict.verified,
+            cause=None if verdict is None else reason_of(_label(core, grant), grant, verdict),
         ),
         since=core.stamp(grant.since),
     )
@@ -117,7 +122,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         created=datetime.fromtimestamp(row.created, UTC),
         expires=None if row.expires is None else datetime.fromtimestamp(row.expires, UTC),
         cuda=row.cuda,
-        reason=row.reason,
+        reason=row.reason or _weakness(core, grants),
         pid=row.pid if mine else None,
         environ=environ_for(core, row) if mine else None,
         processes=tuple(core.processes.get(row.id, ())) if mine else None,
@@ -146,6 +151,19 @@ def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
         revision=row.revision,
         mps=mps.client_of(core, granted),
     )
+
+
+def _label(core: Core, grant: GrantRow) -> str:
+    return core.books.slots[grant.device].label
+
+
+def _weakness(core: Core, grants: Iterable[GrantRow]) -> str | None:
+    """Say what is wrong with a cap, where that was seen."""
+    for grant in grants:
+        verdict = core.mps.verdict(grant)
+        if verdict is not None and (why := reason_of(_label(core, grant), grant, verdict)):
+            return why
+    return None
 
 
 def _total(core: Core, uuid: str) -> int | None:

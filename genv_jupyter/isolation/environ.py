@@ -136,11 +136,14 @@ def limits_of(
     mps: bool = False,
     without: str | None = None,
     started: int | None = None,
+    verified: bool | None = None,
+    cause: str | None = None,
 ) -> Limits:
     """Say honestly how strong each limit of a grant is.
 
     ``without`` is why a shared grant does not run under MPS, ``started`` the cap in bytes with
-    which its processes run until they are restarted, where that is another one.
+    which its processes run until they are restarted, where that is another one. ``verified`` says
+    whether all of its processes were seen to work through MPS, ``cause`` what is wrong with them.
     """
     if simulated:
         nothing = Limit(strength="none", verified=None, reason="The device is simulated.")
@@ -158,7 +161,11 @@ def limits_of(
         if started is not None:
             kept = f"What runs keeps the {format_memory(started)} that it started with."
             memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {kept}")
-        return Limits(memory=memory, compute=_ceiling(compute), devices=devices)
+        return Limits(
+            memory=_seen(memory, verified, cause),
+            compute=_ceiling(compute, verified, cause),
+            devices=devices,
+        )
     memory = Limit(
         strength="cooperative",
         verified=None,
@@ -185,13 +192,24 @@ _UNDER_MPS = Limit(
 )
 
 
-def _ceiling(compute: int | None) -> Limit:
+def _ceiling(compute: int | None, verified: bool | None, cause: str | None) -> Limit:
     """Say how strong a share of compute is under MPS."""
     if compute is None:
         return Limit(strength="none", verified=None, reason=_NO_CEILING)
-    return Limit(
+    ceiling = Limit(
         strength="driver",
         verified=None,
         reason="Under MPS each process is kept to that part of the multiprocessors: a ceiling, "
         "not a reservation.",
     )
+    return _seen(ceiling, verified, cause)
+
+
+def _seen(limit: Limit, verified: bool | None, cause: str | None) -> Limit:
+    """Add what was seen of the processes; what is wrong stands first."""
+    if verified:
+        seen = "All of its processes on the device were seen to be clients of MPS."
+        said = f"{cause} {limit.reason}" if cause else f"{limit.reason} {seen}"
+    else:
+        said = f"{cause} {limit.reason}" if cause else limit.reason
+    return msgspec.structs.replace(limit, verified=verified, reason=said)

@@ -119,13 +119,13 @@ def test_the_ceiling_is_the_largest_cap_on_the_device(desk: MpsBench) -> None:
 def test_after_the_last_grant_the_daemon_ends(desk: MpsBench) -> None:
     kernel = desk.kernel()
     kernel.attach(HALF)
-    desk.broker.core.mps.round()
+    desk.broker.tick_mps()
     now = kernel.detach()
     assert mps_of(now) == dict.fromkeys((MPS_PIPE, MPS_THREADS, MPS_MEMORY))
-    desk.broker.core.mps.round()
+    desk.broker.tick_mps()
     assert desk.daemon(0).pid() is not None, "the next grant often comes at once"
     desk.pass_time(GRACE)
-    desk.broker.core.mps.round()
+    desk.broker.tick_mps()
     assert desk.daemon(0).pid() is None
 
 
@@ -137,7 +137,7 @@ def test_a_draining_grant_keeps_the_daemon(desk: MpsBench) -> None:
     kernel.detach(cuda="initialized")
     assert kernel.now.state == "draining"
     for _ in range(2):
-        desk.broker.core.mps.round()
+        desk.broker.tick_mps()
         desk.pass_time(GRACE)
     assert desk.daemon(0).pid() is not None
 
@@ -312,10 +312,10 @@ def test_a_cap_that_changes_under_cuda_holds_from_the_restart(desk: MpsBench) ->
     now = kernel.attach(Request(memory="8GiB"), cuda="initialized")
     assert "keeps the 4 GiB" in now.grants[0].limits.memory.reason
     kernel.attach(Request(memory="1GiB"), cuda="initialized")
-    desk.broker.core.mps.round()
+    desk.broker.tick_mps()
     assert desk.daemon(0).ceiling() == "4G", "it may still take what it started with"
     kernel.restart()
-    desk.broker.core.mps.round()
+    desk.broker.tick_mps()
     assert desk.daemon(0).ceiling() == "1G"
     assert "keeps the" not in kernel.now.grants[0].limits.memory.reason
 
@@ -427,7 +427,7 @@ def test_a_daemon_that_dies_is_started_again_with_its_ceiling(desk: MpsBench) ->
     os.kill(pid, signal.SIGKILL)
     while processes.alive(pid, start):
         pass
-    desk.broker.core.mps.round()
+    desk.broker.tick_mps()
     assert desk.daemon(0).pid() not in (None, pid) and desk.daemon(0).ceiling() == "4G"
 
 

@@ -1,0 +1,193 @@
+"""Whether what should run under MPS does: the processes on a device are asked for at its daemon.
+
+Where a daemon cannot be reached CUDA goes on without MPS, without a word and without limits. So
+every process of an MPS grant that uses the device must be a client of our daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from genv_jupyter.isolation.environ import MPS_PIPE
+from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps_control import MpsError
+from genv_jupyter.ledger.rows import GrantRow
+from genv_jupyter.model import Process
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.core import Core
+
+LONGEST_PAUSE = 32
+"""Seconds between two looks at a process that is still no client: each is a program or two."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+OLDER = (
+    "CUDA was initialised in it before MPS was set up, or a cell has changed "
+    "CUDA_MPS_PIPE_DIRECTORY. Restart the kernel."
+)
+NOT_JOINED = (
+    "it has our CUDA_MPS_PIPE_DIRECTORY and is no client of its daemon, which may have been "
+    "unreachable when CUDA was initialised. Restart it."
+)
+
+
+class Verdict(NamedTuple):
+    """What was seen of a grant's processes, and in a sentence what is wrong with them.
+
+    ``more`` is how many processes use the device, where the grant was divided among fewer.
+    """
+
+    verified: bool
+    cause: str | None = None
+    more: int | None = None
+
+
+class Subject(NamedTuple):
+    """A grant under MPS and its processes that use the device."""
+
+    grant: GrantRow
+    processes: tuple[Process, ...]
+
+
+class Look(NamedTuple):
+    """How often a process was not found among the clients, and when it is looked for again."""
+
+    times: int
+    next_at: float
+
+
+class Witness:
+    """Compares processes with clients; ``verdicts`` are by id of the grant."""
+
+    def __init__(self, daemons: Daemons) -> None:
+        self.daemons = daemons
+        self.verdicts: dict[int, Verdict] = {}
+        self._clients: set[tuple[int, int]] = set()
+        self._missed: dict[tuple[int, int], Look] = {}
+        self._trouble: dict[str, str] = {}
+
+    def look(self, core: Core, lock: threading.RLock) -> None:
+        """Look once; called without the lock, since it runs programs."""
+        with lock:
+            subjects = _subjects(core)
+        seen = {key(process) for subject in subjects for process in subject.processes}
+        self._clients &= seen
+        self._missed = {who: look for who, look in self._missed.items() if who in seen}
+        self._ask(subjects)
+        with lock:
+            self._tell(core, subjects)
+
+    def _ask(self, subjects: list[Subject]) -> None:
+        """Ask the daemons about processes that are not known as clients."""
+        now = self.daemons.steady()
+        for device in {subject.grant.device for subject in subjects}:
+            who = [key(p) for s in subjects if s.grant.device == device for p in s.processes]
+            doubted = [one for one in who if one not in self._clients]
+            if not any(
+                one not in self._missed or self._missed[one].next_at <= now for one in doubted
+            ):
+                continue
+            try:
+                clients = self.daemons.control(device).clients()
+                self._trouble.pop(device, None)
+            except MpsError as error:
+                self._trouble[device] = str(error)
+                clients = {}
+            for one in doubted:
+                if one[0] in clients:
+                    self._clients.add(one)
+                    self._missed.pop(one, None)
+                else:
+                    times = self._missed.get(one, Look(0, 0)).times + 1
+                    pause = min(2 ** (times - 1), LONGEST_PAUSE)
+                    self._missed[one] = Look(times, now + pause)
+
+    def _tell(self, core: Core, subjects: list[Subject]) -> None:
+        verdicts: dict[int, Verdict] = {}
+        for subject in subjects:
+            grant = subject.grant
+            if not subject.processes:
+                continue
+            missed = [p for p in subject.processes if key(p) not in self._clients]
+            count = len(subject.processes)
+            more = count if count > grant.processes else None
+            if not missed:
+                verdicts[grant.id] = Verdict(True, None, more)
+            else:
+                why = self._cause(core, grant, missed[0])
+                verdicts[grant.id] = Verdict(False, why, more)
+        for subject in subjects:
+            new, old = verdicts.get(subject.grant.id), self.verdicts.get(subject.grant.id)
+            if new == old or subject.grant.environment not in core.books.environments:
+                continue
+            core.books.touch(subject.grant.environment)
+            if new is not None and not new.verified and (old is None or old.verified):
+                row = core.books.environments[subject.grant.environment]
+                core.record("MpsBypassed", row, device=subject.grant.device, reason=new.cause)
+        self.verdicts = verdicts
+
+    def _cause(self, core: Core, grant: GrantRow, process: Process) -> str:
+        """Find out why a process is no client."""
+        which = f"process {process.pid}"
+        trouble = self.daemons.trouble(grant.device) or self._trouble.get(grant.device)
+        if trouble is not None:
+            return f"The MPS daemon could not be asked about {which}: {trouble}"
+        if _age(process.start) > core.clock() - grant.since:
+            return f"{which.capitalize()} works without MPS: {OLDER}"
+        pipe = _variable(process.pid, MPS_PIPE)
+        if pipe != str(self.daemons.path(grant.device)):
+            has = "without one" if pipe is None else f"with {pipe}"
+            return (
+                f"{which.capitalize()} works without MPS: it was started {has} instead of our "
+                f"{MPS_PIPE}."
+            )
+        return f"{which.capitalize()} works without MPS: {NOT_JOINED}"
+
+
+def key(process: Process) -> tuple[int, int]:
+    """Return what tells a process from any other."""
+    return process.pid, process.start
+
+
+def reason_of(label: str, grant: GrantRow, verdict: Verdict) -> str | None:
+    """Say what is wrong with the cap of a grant, where something is."""
+    if not verdict.verified:
+        return f"The cap on {label} is not kept. {verdict.cause}"
+    if verdict.more is not None:
+        among = "one process" if grant.processes == 1 else f"{grant.processes} processes"
+        return (
+            f"{verdict.more} processes of it use {label}, and its share is made for {among}: the "
+            f"cap counts for each. Ask for it with processes={verdict.more}."
+        )
+    return None
+
+
+def _subjects(core: Core) -> list[Subject]:
+    found = []
+    for uuid, grants in core.books.on_device.items():
+        usage = core.usage.get(uuid)
+        for grant in grants.values():
+            if grant.mps and grant.state == "granted":
+                own = () if usage is None else tuple(usage.own.get(grant.environment, ()))
+                found.append(Subject(grant, own))
+    return found
+
+
+def _age(start: int) -> float:
+    """Return for how many seconds a process has run, from its start ticks."""
+    return float(Path("/proc/uptime").read_text().split()[0]) - start / _TICKS
+
+
+def _variable(pid: int, name: str) -> str | None:
+    """Return a variable that a process was started with, if that may be read."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    start = f"{name}=".encode()
+    return next(
+        (v[len(start) :].decode("utf-8", "replace") for v in variables if v.startswith(start)), None
+    )
