@@ -129,6 +129,9 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
         for name, value in os.environ.items()
         if name in PASSED_ON or not _SCRUBBED.fullmatch(name)
     }
+    for name in ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SOCKET"):
+        if environ.get(name):  # it works in another directory
+            environ[name] = str(Path(environ[name]).resolve())
     command = [sys.executable, "-m", "genv_jupyter.broker", "--user", "--detach"]
     if replace:
         command.append("--replace")

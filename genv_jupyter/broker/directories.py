@@ -49,10 +49,36 @@ def private(directory: Path) -> Path:
     return directory
 
 
+def stays(directory: Path) -> Path:
+    """Return a directory's own path, if nobody else can put another in its place.
+
+    Programs and MPS pipes in it are named to every kernel, for as long as those live.
+
+    Raises
+    ------
+    Unavailable
+        Others may rename it, or a directory above it.
+    """
+    directory = directory.resolve()
+    trusted = {0, os.getuid(), Path("/").stat().st_uid}  # in a container root may have another uid
+    for above in directory.parents:
+        found = above.stat()
+        shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if shared or found.st_uid not in trusted:
+            who = "Others" if shared else f"The owner of {above}, uid {found.st_uid},"
+            raise Unavailable(
+                f"{who} may put another directory in the place of {directory}, so the GPU broker "
+                "cannot keep its files there.",
+                hint="Set GENV_JUPYTER_HOME to a directory in your home"
+                + (f", or chmod +t {above}." if shared else "."),
+            )
+    return directory
+
+
 def live_directory(simulate: str) -> Path:
     """Return the directory of the live ledger: for this boot and this pid namespace only."""
     home = os.environ.get("GENV_JUPYTER_HOME")
-    top = private(Path(home) if home else BASE / f"genv-jupyter-{os.getuid()}")
+    top = stays(private(Path(home) if home else BASE / f"genv-jupyter-{os.getuid()}"))
     # Each set of simulated devices has a broker, and so a ledger, of its own.
     kind = f"simulated-{hashlib.sha256(simulate.encode()).hexdigest()[:8]}" if simulate else "live"
     return private(top / f"{kind}-{boot_id()[:8]}-{pid_namespace()}")

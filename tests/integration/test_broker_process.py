@@ -199,6 +199,15 @@ def test_a_directory_of_others_is_refused(broker_home: Path) -> None:
         Client().health()
 
 
+def test_a_relative_directory_is_that_of_whoever_starts_it(
+    broker_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(broker_home.parent)
+    monkeypatch.setenv("GENV_JUPYTER_HOME", broker_home.name)
+    assert Client().health().pid
+    assert list(broker_home.glob("*/ledger.sqlite"))
+
+
 def test_the_files_are_of_this_user_alone(broker_home: Path) -> None:
     Client().health()
     for path in [broker_home, *broker_home.rglob("*")]:

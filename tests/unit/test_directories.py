@@ -47,6 +47,35 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         directories.private(tmp_path / "link")
 
 
+def test_a_directory_that_others_could_replace_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    mine = directories.private(shared / "course" / "mine")
+    monkeypatch.setenv("GENV_JUPYTER_HOME", str(mine))
+    for mode in (0o777, 0o775):
+        shared.chmod(mode)
+        with pytest.raises(Unavailable, match="another directory in the place of") as refusal:
+            directories.live_directory("")
+        assert f"chmod +t {shared}" in refusal.value.hint
+    shared.chmod(0o1777)
+    assert directories.live_directory("").parent == mine
+    (tmp_path / "link").symlink_to(shared / "course")
+    monkeypatch.setenv("GENV_JUPYTER_HOME", str(tmp_path / "link" / "mine"))
+    assert directories.live_directory("").parent == mine, "the link may be laid anew"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a directory of another user: needs root")
+def test_a_directory_in_somebody_elses_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = directories.private(tmp_path / "theirs" / "mine")
+    os.chown(tmp_path / "theirs", 4711, 4711)
+    monkeypatch.setenv("GENV_JUPYTER_HOME", str(mine))
+    with pytest.raises(Unavailable, match="uid 4711"):
+        directories.live_directory("")
+
+
 def test_each_set_of_simulated_devices_has_files_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

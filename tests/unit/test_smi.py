@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -213,19 +214,83 @@ def test_what_is_not_read_is_named_once(desk: Bench) -> None:
 # -- the program -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["py thon", "p" * 130, "it's"])
+@pytest.mark.parametrize("where", ["py thon", "p" * 130, "it's", "/".join(["p" * 200] * 4)])
 def test_any_path_of_an_interpreter_can_be_run(where: str, tmp_path: Path) -> None:
     python = tmp_path / where / "python"
-    python.parent.mkdir()
+    python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n')
     python.chmod(0o755)
     assert install.install(tmp_path, "\0nobody", str(python)) == str(tmp_path)
-    environ = {"GENV_JUPYTER_ENVIRONMENT": "x", "PATH": "/nonexistent"}
-    done = subprocess.run(
-        [tmp_path / "nvidia-smi", "a b"], env=environ, capture_output=True, text=True
-    )
+    environ = {"GENV_JUPYTER_ENVIRONMENT": "x", "PATH": f"{tmp_path}:/nonexistent"}
+    command = [tmp_path / "nvidia-smi", "a b"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     assert done.returncode == 127
     assert "the GPU broker is not reachable" in done.stderr
+
+
+def _bypassed(tmp_path: Path, *, out: str = "-") -> subprocess.CompletedProcess[str]:
+    """Run the program with ``others`` behind it in PATH, past the broker."""
+    others, ours = tmp_path / "others", tmp_path / "ours"
+    ours.mkdir()
+    install.install(ours, "\0nobody")
+    environ = {
+        "PATH": f"{ours}:{others}:/nonexistent",
+        "GENV_JUPYTER_BYPASS": "1",
+        "GENV_JUPYTER_ENVIRONMENT": "x",
+    }
+    command = f"exec {ours}/nvidia-smi {'' if out == '-' else out}"
+    return subprocess.run(
+        ["/bin/sh", "-c", command], env=environ, capture_output=True, text=True, timeout=30
+    )
+
+
+def _other(tmp_path: Path, text: str) -> Path:
+    program = tmp_path / "others" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(text)
+    program.chmod(0o755)
+    return program
+
+
+def test_a_wrapper_of_nvidias_own_is_called_once(tmp_path: Path) -> None:
+    called = tmp_path / "called"
+    _other(
+        tmp_path, f'#!/bin/sh\necho >> {called}\nPATH="${{PATH#{tmp_path}/others:}}"\nnvidia-smi'
+    )
+    assert _bypassed(tmp_path).returncode == 127, "there is none behind the wrapper"
+    assert called.read_text() == "\n"
+
+
+def test_what_cannot_be_run_is_passed_over(tmp_path: Path) -> None:
+    program = _other(tmp_path, "no program")
+    done = _bypassed(tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (127, False)
+    program.unlink()
+    os.mkfifo(program, 0o755)
+    shutil.rmtree(tmp_path / "ours")
+    done = _bypassed(tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (127, False)
+
+
+@pytest.mark.parametrize("out", [">/dev/full", ">&-", "2>/dev/full", "2>&-"])
+def test_where_nothing_can_be_written_it_ends_in_a_line(tmp_path: Path, out: str) -> None:
+    done = _bypassed(tmp_path, out=out)
+    assert done.returncode in (1, 127)
+    assert "Traceback" not in done.stderr
+    answer = {"file": None, "stdout": "x"}
+    code = f"from genv_jupyter.isolation.smi import program; program.tell({answer!r}, 0)"
+    shell = ["sh", "-c", f'exec "$0" -c "$1" {out}', sys.executable, code]
+    told = subprocess.run(shell, capture_output=True, text=True, timeout=30)
+    assert told.returncode == (0 if out.startswith("2") else 1)
+    assert told.stderr.count("\n") == (0 if out.startswith("2") else 1)
+
+
+def test_a_directory_that_path_cannot_name_is_not_put_there(tmp_path: Path) -> None:
+    notices: list[str] = []
+    directory = tmp_path / "a:b"
+    directory.mkdir(mode=0o700)
+    assert process._programs(directory, notices) is None
+    assert "nvidia-smi shows whole devices" in notices[0] and "colon" in notices[0]
 
 
 def test_no_directory_for_programs_is_said_and_harms_nothing(

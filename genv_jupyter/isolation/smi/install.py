@@ -38,8 +38,10 @@ def install(directory: Path, address: str, python: str | None = None) -> str | N
     Raises
     ------
     OSError
-        It cannot be written.
+        It cannot be written, or not be named in PATH.
     """
+    if os.pathsep in str(directory):
+        raise OSError(f"{directory} has a colon, so PATH cannot name it")
     python = python or os.path.realpath(sys.executable)
     source = Path(program.__file__).read_text(encoding="utf-8")
     module = directory / f"{MODULE}.py"
@@ -53,7 +55,7 @@ def install(directory: Path, address: str, python: str | None = None) -> str | N
 def script(directory: Path, python: str) -> str:
     """Return the program for an interpreter: no packages, no variables of the user."""
     return (
-        f"{_first_lines(python)}# genv-jupyter: nvidia-smi\n"
+        f"{_first_lines(python)}"
         "import posix, sys\n"
         f"sys.path.insert(0, {str(directory)!r})\n"
         f"from {MODULE} import main\n"
@@ -77,13 +79,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _first_lines(python: str) -> str:
-    """Return what starts the interpreter.
+    """Return what starts the interpreter, and near the top what says that this is ours.
 
     A long path, or one with blanks, is too much for the kernel: there a shell starts it, which
     sees a command where Python sees a string.
     """
     line = f"#!{python} -IS\n"
+    ours = f"# {program.MARK.decode()}: {NAME}\n"
     if len(os.fsencode(line)) <= _LONGEST_LINE and not any(one.isspace() for one in python):
-        return line
+        return line + ours
     word = python.replace("'", "'\"'\"'")
-    return f"#!/bin/sh\n'''exec' '{word}' -IS \"$0\" \"$@\"\n' '''\n"
+    return f"#!/bin/sh\n{ours}'''exec' '{word}' -IS \"$0\" \"$@\"\n' '''\n"

@@ -63,10 +63,16 @@ def tell(answer: "dict", rounds: int) -> bool:  # type: ignore[type-arg]
 
 
 def write(descriptor: int, text: str) -> None:
-    """Write all of a text."""
+    """Write all of a text; where nothing can be written, end."""
     rest = text.encode("utf-8", "replace")
-    while rest:
-        rest = rest[posix.write(descriptor, rest) :]
+    try:
+        while rest:
+            rest = rest[posix.write(descriptor, rest) :]
+    except OSError as error:
+        if descriptor == 2:
+            return  # what is said there is a remark
+        write(2, f"nvidia-smi: nothing can be written ({error}).\n")
+        posix._exit(1)
 
 
 # -- the broker ------------------------------------------------------------------------------------
@@ -169,11 +175,18 @@ def fall_back(arguments: "list[str]", why: str, known: bool = True) -> int:
 
 def run_real(arguments: "list[str]", otherwise: str, code: int = 127) -> int:
     """Become NVIDIA's program; where there is none, say so and return the code."""
-    for directory in posix.environ.get(b"PATH", b"/usr/bin:/bin").split(b":"):
-        path = (directory or b".") + b"/nvidia-smi"
-        if is_real(path):
-            words = [word.encode("utf-8", "surrogateescape") for word in arguments]
-            posix.execv(path, [b"nvidia-smi", *words])
+    words = [word.encode("utf-8", "surrogateescape") for word in arguments]
+    directories = posix.environ.get(b"PATH", b"/usr/bin:/bin").split(b":")
+    others = [one for one in directories if kind_of(in_directory(one)) != "ours"]
+    # Without us: a wrapper that looks for the next one in PATH would find us again, for ever.
+    environ = {**posix.environ, b"PATH": b":".join(others)}
+    for directory in others:
+        path = in_directory(directory)
+        if kind_of(path) == "real":
+            try:
+                posix.execve(path, [b"nvidia-smi", *words], environ)
+            except OSError:  # no program after all: shells look further too
+                continue
     if otherwise:
         write(1, otherwise)
     else:
@@ -181,17 +194,24 @@ def run_real(arguments: "list[str]", otherwise: str, code: int = 127) -> int:
     return code
 
 
-def is_real(path: bytes) -> bool:
-    """Say whether there is a program, and not one of ours: two of them could call each other."""
+def in_directory(directory: bytes) -> bytes:
+    """Return where a directory of PATH would have the program; an empty one is this one."""
+    return (directory or b".") + b"/nvidia-smi"
+
+
+def kind_of(path: bytes) -> str:
+    """Say whether a path is a program, and one of ours: two of them could call each other."""
     try:
         if not posix.access(path, posix.X_OK):
-            return False
-        file = posix.open(path, posix.O_RDONLY)
+            return ""
+        file = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
     except OSError:
-        return False
+        return ""
     try:
-        return MARK not in posix.read(file, 512)
-    except OSError:  # a directory of that name
-        return False
+        if posix.fstat(file).st_mode & 0o170000 != 0o100000:  # a directory, a pipe
+            return ""
+        return "ours" if MARK in posix.read(file, 512) else "real"
+    except OSError:
+        return ""
     finally:
         posix.close(file)
