@@ -131,7 +131,7 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
     }
     for name in ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SOCKET"):
         if environ.get(name):  # it works in another directory
-            environ[name] = str(Path(environ[name]).resolve())
+            environ[name] = str(Path(environ[name]).absolute())
     command = [sys.executable, "-m", "genv_jupyter.broker", "--user", "--detach"]
     if replace:
         command.append("--replace")
