@@ -14,6 +14,7 @@ from genv_jupyter.cli.requests import amount_options, request_from
 from genv_jupyter.cli.targets import device_option, environment_option, find
 from genv_jupyter.cli.waiting import until
 from genv_jupyter.errors import Conflict
+from genv_jupyter.isolation import inherited
 from genv_jupyter.kernel import project
 from genv_jupyter.kernel.views import View
 from genv_jupyter.model import Environment
@@ -37,13 +38,16 @@ def attach(environment: str | None, restart: bool, **asked: Any) -> tuple[Any, V
     client = Client()
     request = request_from(asked)
     target = find(client, environment)
-    if target.kind == "command":
+    if target.kind == "command" or (target.pid and inherited.is_command(target.pid)):
+        verb = "run" if target.kind == "command" else "shell"
         raise Conflict(
-            "A command sees what it was started with, and nothing that comes later.",
-            hint="End it, and start it again: `jupyter gpu run …`.",
+            f"A {target.kind} sees what it was started with, and nothing that comes later.",
+            hint=f"End it, and start it again: `jupyter gpu {verb} …`.",
         )
     if not project.names_amount(request) and target.grants and target.request is not None:
         said = {"name": request.name, "processes": request.processes}
+        if request.mps != "auto":
+            said["mps"] = request.mps
         more = {key: value for key, value in said.items() if value is not None}
         request = msgspec.structs.replace(target.request, **more)
     else:

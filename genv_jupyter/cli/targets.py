@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import BadRequest, GpuError
+from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MARKER
 from genv_jupyter.kernel import words
 from genv_jupyter.model import Environment
@@ -40,6 +41,8 @@ def find(client: Client, wanted: str | None) -> Environment:
     for fits in (_is, _is_called, _begins):
         found = [environment for environment in every if fits(environment, wanted)]
         if len(found) > 1:
+            found = [it for it in found if _lives(it)] or found
+        if len(found) > 1:
             names = ", ".join(f"{words.label(it)} ({it.id[:8]})" for it in found[:5])
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise BadRequest(
@@ -48,6 +51,11 @@ def find(client: Client, wanted: str | None) -> Environment:
         if found:
             return found[0]
     return client.environment(wanted)  # which knows best how to say no
+
+
+def _lives(environment: Environment) -> bool:
+    """Say whether a process is there still; that one has ended the broker sees a second later."""
+    return environment.pid is None or processes.start_of(environment.pid) is not None
 
 
 def _is(environment: Environment, wanted: str) -> bool:

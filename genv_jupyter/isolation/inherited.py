@@ -8,7 +8,6 @@ sees its devices and belongs to its environment. Standard library only.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
@@ -41,18 +40,18 @@ def command() -> str | None:
     return environment if claimed in family else None
 
 
+def is_command(pid: int) -> bool:
+    """Say whether a process is what ``jupyter gpu run`` or ``shell`` became.
+
+    Such a one sees what it was started with, and nobody can put anything else into it.
+    """
+    return processes.variable(pid, COMMAND) == f"{pid}-{processes.start_of(pid)}"
+
+
 def server_pool() -> str | None:
     """Return the ``CUDA_VISIBLE_DEVICES`` of the Jupyter server above this process, if one is."""
     server = os.environ.get("JPY_PARENT_PID", "")
-    try:
-        variables = Path(f"/proc/{int(server)}/environ").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return None
-    start = f"{VISIBLE}=".encode()
-    for variable in variables:
-        if variable.startswith(start):
-            return variable[len(start) :].decode(errors="replace")
-    return None
+    return processes.variable(int(server), VISIBLE) if server.isdecimal() else None
 
 
 def pool() -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MARKER = b"GENV_JUPYTER_ENVIRONMENT="
+MARKER = "GENV_JUPYTER_ENVIRONMENT"
 _GENERATIONS = 64
 
 
@@ -111,22 +111,29 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
+def variable(pid: int, name: str) -> str | None:
+    """Return a variable that a process was started with; ``None`` where that cannot be read."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    start = f"{name}=".encode()
+    return next(
+        (it[len(start) :].decode(errors="replace") for it in variables if it.startswith(start)),
+        None,
+    )
+
+
 def marker(pid: int) -> str | None:
     """Return the environment that a process carries in its variables.
 
     Only of a process of our own uid: a marker is a claim, and others' claims count for nothing.
     """
-    proc = Path(f"/proc/{pid}")
     try:
-        if proc.stat().st_uid != os.getuid():
-            return None
-        variables = (proc / "environ").read_bytes().split(b"\0")
+        ours = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
     except OSError:
         return None
-    for variable in variables:
-        if variable.startswith(MARKER):
-            return variable[len(MARKER) :].decode(errors="replace")
-    return None
+    return variable(pid, MARKER) if ours else None
 
 
 def command(pid: int) -> str | None:

@@ -51,7 +51,18 @@ def test_environments_are_found_by_name_and_never_guessed(broker_home: Path) -> 
     twice = jupyter_gpu(*two, inner)
     assert "'same' may be any of 2: same (" in twice.stderr and "Say the id." in twice.stderr
     refused = jupyter_gpu(*two, f"{' '.join(GPU)} attach 1 -k same")
-    assert refused.returncode == 1 and "sees what it was started with" in refused.stderr
+    assert refused.returncode == 1 and "A command sees what it was started with" in refused.stderr
+
+
+def test_shell_is_not_told_that_it_has_what_it_will_never_see(broker_home: Path) -> None:
+    inside = {**os.environ, "SHELL": "/bin/sh"}
+    line = f"{' '.join(GPU)} attach 0.7; echo status $?; {' '.join(GPU)} status"
+    said = subprocess.run(
+        [*GPU, "shell", "-q", "0.5"], input=line, env=inside, capture_output=True, text=True
+    )
+    assert "A shell sees what it was started with" in said.stderr
+    assert "jupyter gpu shell" in said.stderr and "status 1" in said.stdout
+    assert "50 % of compute" in said.stdout, "what it had is untouched"
 
 
 def test_variables_of_a_command_that_has_ended_are_not_believed(broker_home: Path) -> None:
