@@ -28,7 +28,8 @@ _OPTIONS = (
         help="This GPU: index, UUID, or its beginning.",
     ),
     click.option("-n", "--name", help="A name for others to see."),
-    click.option("-p", "--processes", type=int, help="How many processes will use it, 1 to 48."),
+    click.option("-p", "--processes", type=int, help="Divide it among so many, 1 to 48."),
+    click.option("--mps/--no-mps", default=None, help="Only under NVIDIA MPS, or without it."),
 )
 
 

@@ -128,6 +128,8 @@ class GpuMagics:
         else:
             base = default_request()
         named = {"name": request.name, "processes": request.processes}
+        if request.mps != "auto":
+            named["mps"] = request.mps
         return msgspec.structs.replace(
             base, **{field: value for field, value in named.items() if value is not None}
         )

@@ -1,4 +1,4 @@
-"""Which errors mean that the memory of a GPU is full: told by their type and text alone.
+"""Which errors mean that a GPU's memory is full, or that MPS failed: told by type and text alone.
 
 Nothing is imported for it, least of all a framework: a type is known by the name of its module and
 its own. What a table of ``SIGNS`` does not know stays unexplained: a sentence too few is better
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-Cause = Literal["memory"]
+Cause = Literal["memory", "mps"]
 
 _LONGEST = 20_000
 _DEEPEST = 64
@@ -68,6 +68,16 @@ _CUDA = "|".join(
     )
 )
 
+_MPS_NAMES = r"CUDA_ERROR_MPS_[A-Z_]+|cudaErrorMps[A-Z]\w+"
+_MPS = "|".join(
+    (
+        r"CUDA.{0,40} error(?: ?\(?8(?:0[5-9]|10)\)?)?: (?:the )?MPS (?:client|server) ",
+        r"\b[Ee]rror 8(?:0[5-9]|10): (?:the )?MPS (?:client|server) ",
+        r"MPS client failed to connect to the MPS control daemon",
+    )
+)
+"""Not ``MPS`` alone: Apple's framework of that name is another thing."""
+
 SIGNS: tuple[Sign, ...] = (
     Sign("PyTorch", r"torch\.(?:cuda\.|_C\.)?OutOfMemoryError", r"^(?!XPU|MPS)"),
     Sign("PyTorch", r"(?:torch|triton)\..*", _CUDA),
@@ -114,6 +124,9 @@ SIGNS: tuple[Sign, ...] = (
     # Of whoever has only CUDA's result in the hand: code of the user, and small libraries.
     Sign("CUDA", r"builtins\.RuntimeError", _CUDA),
     Sign("CUDA", r"builtins\.Exception", rf"(?:CUresult|cudaError_t)\.(?:{_NAMES})"),
+    Sign("PyTorch", r"(?:torch|triton)\..*", rf"{_MPS}|{_MPS_NAMES}", cause="mps"),
+    Sign("CUDA", r"builtins\.RuntimeError", _MPS, cause="mps"),
+    Sign("CUDA", r".*", _MPS_NAMES, cause="mps"),
 )
 
 _ASKED = re.compile(
@@ -125,7 +138,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def find(error: BaseException) -> Failure | None:
-    """Return what ran out of memory, in an error or in what it came from.
+    """Return what ran out of memory, or failed in MPS, in an error or in what it came from.
 
     Pure but for ``str()`` of the errors. The outermost that is known is returned.
     """
@@ -134,8 +147,9 @@ def find(error: BaseException) -> Failure | None:
         for sign in SIGNS:
             if _fits(sign, each, text):
                 return Failure(sign.framework, sign.cause, _asked(text), sign.certain, each)
-        if any(_says_so(argument) for argument in each.args):
-            return Failure("CUDA", "memory", None, True, each)
+        for argument in each.args:
+            if (cause := _says_so(argument)) is not None:
+                return Failure("CUDA", cause, None, True, each)
     return None
 
 
@@ -165,14 +179,17 @@ def _fits(sign: Sign, error: BaseException, text: str) -> bool:
     return re.search(sign.text, text, re.MULTILINE) is not None
 
 
-def _says_so(argument: Any) -> bool:
-    """Say whether somebody has raised a result of CUDA itself: ``CUresult``, ``cudaError_t``."""
+def _says_so(argument: Any) -> Cause | None:
+    """Return what a result of CUDA itself means that was raised: ``CUresult``, ``cudaError_t``."""
     parts: Sequence[Any] = argument if isinstance(argument, tuple) else (argument,)
     for part in parts:
         kind = type(part)
         if kind.__name__ in ("CUresult", "cudaError_t") and kind.__module__.startswith("cuda."):
-            return getattr(part, "name", "") in _NAMES.split("|")
-    return False
+            name = str(getattr(part, "name", ""))
+            if name in _NAMES.split("|"):
+                return "memory"
+            return "mps" if re.fullmatch(_MPS_NAMES, name) else None
+    return None
 
 
 def _text(error: BaseException) -> str:
@@ -204,13 +221,18 @@ def watch(shell: Any) -> Callable[[], None]:
 
 
 def explain(shell: Any, error: BaseException) -> None:
-    """Show a block under the traceback, if this is about a GPU's memory; never raises.
+    """Show a block under the traceback, if this is about a GPU's memory or MPS; never raises.
 
     Called after every cell that failed, so it costs next to nothing where it is not.
     """
     try:
         failure = find(error)
         if failure is None:
+            return
+        if failure.cause == "mps":
+            from genv_jupyter.kernel import mps_errors
+
+            mps_errors.show(shell, failure)
             return
         from genv_jupyter.isolation import live
 

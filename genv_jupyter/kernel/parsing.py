@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from genv_jupyter.errors import BadRequest
-from genv_jupyter.model import Request
+from genv_jupyter.model import Mps, Request
 from genv_jupyter.units import WHOLE, parse_duration, parse_share
 
 VERBS = (
@@ -17,7 +17,10 @@ VERBS = (
     *("watch", "empty-cache", "doctor", "help"),
 )
 OPTIONS = {
-    "attach": ("--memory", "--device", "--name", "--processes", "--restart", "--save"),
+    "attach": (
+        *("--memory", "--device", "--name", "--processes", "--mps", "--no-mps"),
+        *("--restart", "--save"),
+    ),
     "detach": ("--device", "--restart"),
     "release": ("--device", "--restart"),
     "watch": ("off",),
@@ -29,7 +32,8 @@ TEXT = """\
 %gpu attach --memory 4G      a place of 4 GB on a shared GPU, no compute ceiling
       --device D             this GPU: index, UUID, or the beginning of a UUID
       --name N               a name for others to see (else the notebook's)
-      --processes P          how many processes of yours will use it
+      --processes P          divided among P processes of yours
+      --mps, --no-mps        only under NVIDIA MPS, or without it
       --restart              restart the kernel, if that is what it takes
       --save                 keep it in genv.toml: `attach` alone asks for it
 %gpu release                 give everything back (also: %gpu detach)
@@ -47,6 +51,7 @@ TEXT = """\
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
 
+_MPS: dict[bool | None, Mps] = {None: "auto", True: "on", False: "off"}
 _HINT = "`%gpu help` shows what can be said."
 
 
@@ -128,6 +133,7 @@ def read_attach(words: list[str]) -> Command:
     parser.add_argument("-d", "--device", action="append")
     parser.add_argument("-n", "--name")
     parser.add_argument("-p", "--processes", type=_whole)
+    parser.add_argument("--mps", action=argparse.BooleanOptionalAction)
     parser.add_argument("--restart", action="store_true")
     parser.add_argument("--save", action="store_true")
     found = parser.parse_args(words)
@@ -136,7 +142,7 @@ def read_attach(words: list[str]) -> Command:
 
 
 def request_of(found: dict[str, Any]) -> Request:
-    """Make a request of a share, memory, devices, name and processes as they were typed."""
+    """Make a request of a share, memory, devices and the rest as they were typed."""
     gpus: int | None = None
     fraction: float | None = None
     if found["share"] is not None:
@@ -155,6 +161,7 @@ def request_of(found: dict[str, Any]) -> Request:
         devices=tuple(devices) or None,
         name=found["name"],
         processes=found["processes"],
+        mps=_MPS[found["mps"]],
     )
 
 

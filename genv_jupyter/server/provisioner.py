@@ -59,6 +59,7 @@ class GenvProvisioner(LocalProvisioner):
     processes = AnyTrait(
         None, allow_none=True, help="Processes of a kernel that will share its GPU, 1 to 48."
     )
+    mps = AnyTrait(None, allow_none=True, help="'on', 'off' or 'auto': whether under NVIDIA MPS.")
     name = AnyTrait(None, allow_none=True, help="What the kernels' environments are called.")
 
     unattached = Enum(
@@ -231,7 +232,7 @@ class GenvProvisioner(LocalProvisioner):
                 f"Unknown in metadata.kernel_provisioner.config: {', '.join(self._unknown)}."
             )
         try:
-            names = ("gpus", "fraction", "memory", "devices", "processes", "name")
+            names = ("gpus", "fraction", "memory", "devices", "processes", "mps", "name")
             request = variables.build_request({name: getattr(self, name) for name in names})
             return request or read_request(self.auto_attach), trouble
         except GpuError as error:

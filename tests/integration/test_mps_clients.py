@@ -12,6 +12,7 @@ import pytest
 
 from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.isolation.environ import MARKER, MPS_PIPE
+from genv_jupyter.isolation.mps_control import ControlDaemon
 from genv_jupyter.model import Environment, Request
 from tests.integration.mps_bench import MpsBench, mps_bench
 from tests.unit.brokers import GIB, Kernel
@@ -94,11 +95,11 @@ def test_one_that_is_no_client_has_no_cap_and_is_told_so(desk: MpsBench) -> None
 def test_a_daemon_that_does_not_answer_is_the_cause(
     desk: MpsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 0.5)
     kernel = desk.kernel()
     kernel.attach(PART)
     kernel.use(0, GIB)
     says(desk, get_server_list=None)
+    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 0.5)
     assert "could not be asked about process" in (look(desk, kernel).reason or "")
 
 
@@ -145,10 +146,12 @@ def test_what_is_known_is_not_asked_again(desk: MpsBench, monkeypatch: pytest.Mo
     clients(desk, kernel.process.pid)
     look(desk, kernel)
     asked: list[str] = []
-    monkeypatch.setattr(
-        "genv_jupyter.isolation.mps_control.ControlDaemon.clients",
-        lambda self: asked.append(self.device) or {},
-    )
+
+    def none(daemon: ControlDaemon) -> dict[int, int]:
+        asked.append(daemon.device)
+        return {}
+
+    monkeypatch.setattr(ControlDaemon, "clients", none)
     look(desk, kernel)
     assert verified(kernel.now) == (True, None) and asked == []
     use(desk, child(desk, kernel).pid)

@@ -58,5 +58,9 @@ async def test_a_share_is_set_up_in_its_kernel(driver: FakeDriver, server: Serve
         assert ControlDaemon(Path(pipe), grant["device"]).pid() is not None
         wanted = [pipe, f"0={grant['memory'] // 2**20}M", "25"]
         assert await talk.evaluate(READ) == repr(wanted)
+        assert (await talk.run("%gpu attach --processes 2"))["status"] == "ok"
+        assert await talk.evaluate(READ) == repr([pipe, f"0={grant['memory'] // 2**21}M", "12"])
+        assert (await talk.run("%gpu attach --no-mps"))["status"] == "ok"
+        assert await talk.evaluate(READ) == repr(["/nonexistent/genv-jupyter", None, None])
         await talk.run("%gpu release")
         assert await talk.evaluate(READ) == repr([None, None, None])

@@ -24,6 +24,8 @@ from genv_jupyter.model import Request
             "attach -d 0 -m 4G -n x -p 2",
             Request(devices=("0",), memory="4G", name="x", processes=2),
         ),
+        ("attach 0.5 --mps", Request(fraction=0.5, mps="on")),
+        ("attach 0.5 --no-mps", Request(fraction=0.5, mps="off")),
         ("attach", Request()),
     ],
 )
