@@ -8,7 +8,6 @@ apart. Without a view on a screen, as far as the front end tells, nothing is pol
 from __future__ import annotations
 
 import atexit
-import copy
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -19,11 +18,10 @@ import msgspec
 from genv_jupyter.api.client import Client
 from genv_jupyter.demand import read_request
 from genv_jupyter.errors import BadRequest, GpuError
-from genv_jupyter.kernel import words
 from genv_jupyter.kernel.document import Block, Text, Title, to_html, to_text
 from genv_jupyter.kernel.session import Session
-from genv_jupyter.kernel.usage import UsageView, look
-from genv_jupyter.kernel.views import PageView, StatusView, View
+from genv_jupyter.kernel.usage import look
+from genv_jupyter.kernel.views import PageView, StatusView, View, room
 
 CALL_SECONDS = 2.0
 EVERY = 1.0
@@ -43,8 +41,8 @@ class Panel(View):
     def __init__(self, session: Session, widgets: Any) -> None:
         self.session = session
         self.closed = False
-        self._watching = copy.copy(session)
-        self._watching.client = Client(start=False, timeout=CALL_SECONDS)  # it starts no broker
+        client = Client(start=False, timeout=CALL_SECONDS)  # starts no broker
+        self._watching = session.beside(client)
         self._lock = threading.RLock()
         self._changed = threading.Condition()
         self._shown = True
@@ -107,7 +105,8 @@ class Panel(View):
             view = look(session or self.session)
         except (GpuError, msgspec.MsgspecError) as error:  # also an answer of another version
             return [Text(str(error), "warn")], False
-        return [*view.blocks(), *_room(view)], bool(view.usage and view.usage.grants)
+        free = [Text(room(view.devices), "dim", 2)] if view.devices else []
+        return [*view.blocks(), *free], bool(view.usage and view.usage.grants)
 
     def _set(self, blocks: list[Block], held: bool) -> None:
         with self._lock:
@@ -203,15 +202,6 @@ def _schedule_of(shell: Any) -> Callable[[Callable[[], None]], None] | None:
     thread = getattr(getattr(shell, "kernel", None), "iopub_thread", None)
     schedule: Callable[[Callable[[], None]], None] | None = getattr(thread, "schedule", None)
     return schedule
-
-
-def _room(view: UsageView) -> list[Block]:
-    if not view.devices:
-        return []
-    said = "; ".join(
-        f"{words.device_label(device)}: {words.free(device)}" for device in view.devices[:8]
-    )
-    return [Text(f"{said}.", "dim", 2)]
 
 
 def _outcome(view: View) -> list[Block]:

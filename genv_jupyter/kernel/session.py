@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +53,12 @@ class Session:
         self.told: list[str] = []
         self._pid = 0
         self._id: str | None = None
+
+    def beside(self, client: Client) -> Session:
+        """Return the same for another thread, which must not use this one's client."""
+        other = copy.copy(self)
+        other.client = client
+        return other
 
     # -- which environment ----------------------------------------------------------------------
 
@@ -293,7 +299,7 @@ def attach_for(shell: Any, framework: str) -> str:
 
 def notice() -> str | None:
     """Return what the provisioner wanted to be said, when something was broken on our side."""
-    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    stub = sight.stub()
     return None if stub is None else stub.notice
 
 

@@ -42,26 +42,27 @@ class Sight(Struct, frozen=True):
 
 def look(environment: Environment | None) -> Sight:
     """Look at this process; what is seen is shown."""
-    stub = _stub()
-    if stub is not None:
-        stub.warned = True
+    loaded = stub()
+    if loaded is not None:
+        loaded.warned = True
     seen = live.seen()
     return Sight(
         live.cuda_state() == "initialized",
         None if seen is None else tuple(seen),
         os.environ.get(VISIBLE),
-        _set_to(stub, environment),
-        () if stub is None else tuple(stub.remembering),
+        _set_to(loaded, environment),
+        () if loaded is None else tuple(loaded.remembering),
     )
 
 
-def _stub() -> Any:
+def stub() -> Any:
+    """Return our stub, which kernels load when they start; ``None`` where it is not loaded."""
     return getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
 
 
-def _set_to(stub: Any, environment: Environment | None) -> str | bool | None:
-    if stub is not None and stub.expected is not None:
-        return str(stub.expected)
+def _set_to(loaded: Any, environment: Environment | None) -> str | bool | None:
+    if loaded is not None and loaded.expected is not None:
+        return str(loaded.expected)
     if environment is None or environment.environ is None or environment.applied != "live":
         return False
     return environment.environ.get(VISIBLE, False)

@@ -27,6 +27,8 @@ ATTACH_EXAMPLES = (
     "%gpu attach --memory 4G   a place of 4 GB on a shared GPU"
 )
 
+_FIRST = 8
+
 
 class View:
     """Something to look at; ``str()`` is its text, and its attributes are the facts behind it."""
@@ -143,11 +145,14 @@ class StatusView(View):
             if self.health is not None and self.health.driver:
                 return []  # said below
             return [Text("There is no GPU to attach here; `%gpu doctor` says why.", "warn")]
-        room = "; ".join(
-            f"{words.device_label(device)}: {words.free(device)}" for device in self.devices[:8]
-        )
-        more = f" and {len(self.devices) - 8} more" if len(self.devices) > 8 else ""
-        return [Text(f"{room}{more}.", "plain", 2), Text(ATTACH_EXAMPLES, "code", 2)]
+        return [Text(room(self.devices), "plain", 2), Text(ATTACH_EXAMPLES, "code", 2)]
+
+
+def room(devices: Sequence[Device]) -> str:
+    """Say what is free on each device, of many on the first."""
+    said = "; ".join(f"{words.device_label(it)}: {words.free(it)}" for it in devices[:_FIRST])
+    more = f" and {len(devices) - _FIRST} more" if len(devices) > _FIRST else ""
+    return f"{said}{more}."
 
 
 class DevicesView(View):

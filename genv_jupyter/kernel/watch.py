@@ -6,7 +6,6 @@ The main thread is the user's: all that happens there is that a cell's beginning
 from __future__ import annotations
 
 import atexit
-import copy
 import sys
 import threading
 import time
@@ -97,7 +96,7 @@ class Watcher:
     def __init__(self, session: Session) -> None:
         self.shell = session.shell
         self._session = session
-        self._client = Client(start=False, timeout=CALL_SECONDS)
+        self._client = Client(start=False, timeout=CALL_SECONDS)  # starts no broker
         self._labels: dict[str, str] = {}
         self._changed = threading.Condition()
         self._cell: Cell | None = None
@@ -188,8 +187,7 @@ class Watcher:
     def _blocks(self, cell: Cell, over: bool) -> list[Block]:
         """Return what is used now, and at the end what was used most while the cell ran."""
         try:
-            session = copy.copy(self._session)
-            session.client = self._client  # starts no broker, and waits for none
+            session = self._session.beside(self._client)
             environment = session.environment()
             if environment is None or not environment.grants:
                 return [Text("GPU: nothing is attached here.", "dim")]
