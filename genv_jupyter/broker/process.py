@@ -137,7 +137,13 @@ class Process:
         self, handler: Verbs, environment: str, since: float | None, timeout: float | None
     ) -> None:
         """Tell a caller of its turn until that is over."""
-        devices = await self.run(lambda: self.broker.turn_devices(handler.caller, environment))
+
+        async def devices() -> tuple[str, ...]:
+            return await self._in_pool(
+                lambda: self.broker.turn_devices(handler.caller, environment)
+            )
+
+        self.last_call = time.monotonic()
         handler.set_header("Content-Type", "application/jsonlines")
         pid = handler.peer_pid()
         await self.turns.serve(handler, environment, devices, pid=pid, since=since, timeout=timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from tornado.iostream import StreamClosedError
 
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turns import Ticket, Turns
+from genv_jupyter.errors import GpuError
 
 HEARTBEAT = 5.0
 """Seconds after which one who waits is told again that nothing has changed."""
@@ -20,6 +21,8 @@ POLL = 0.1
 """Seconds between two looks at a lock that outlived the broker which gave it."""
 SETTLE = 1.0
 """Seconds in which those who waited at an earlier broker come back, before the first turn."""
+
+Devices = Callable[[], Awaitable[tuple[str, ...]]]
 
 
 class TurnDesk:
@@ -43,20 +46,24 @@ class TurnDesk:
         self,
         handler: Any,
         environment: str,
-        devices: tuple[str, ...],
+        devices: Devices,
         *,
         pid: int | None,
         since: float | None,
         timeout: float | None,
     ) -> None:
-        """Tell a caller how it stands until its turn is over, or it has left the line."""
-        changed = asyncio.Event()
+        """Tell a caller how it stands until its turn is over, or it has left the line.
+
+        ``devices`` are those that its environment shares when it is called.
+        """
+        first, changed = await devices(), asyncio.Event()
         with self._end_of(handler, pid) as ended:
-            ticket = self.turns.enter(environment, devices, since, changed.set)
+            ticket = self.turns.enter(environment, first, since, changed.set)
             self._look_again()
             try:
-                with contextlib.suppress(StreamClosedError):  # the caller has left
-                    await self._tell(handler, ticket, changed, ended, timeout)
+                # The caller has left; or its environment has ended, as it hears when it asks again.
+                with contextlib.suppress(StreamClosedError, GpuError):
+                    await self._tell(handler, ticket, devices, changed, ended, timeout)
             finally:
                 self.turns.leave(ticket)
                 self._look_again()
@@ -65,6 +72,7 @@ class TurnDesk:
         self,
         handler: Any,
         ticket: Ticket,
+        devices: Devices,
         changed: asyncio.Event,
         ended: asyncio.Future[None],
         timeout: float | None,
@@ -72,6 +80,8 @@ class TurnDesk:
         deadline = float("inf") if timeout is None else self.loop.time() + timeout
         while not ended.done():
             changed.clear()
+            self.turns.move(ticket, await devices())
+            self._look_again()
             view = self.turns.view(ticket)
             late = not ticket.yours and self.loop.time() >= deadline
             if late:

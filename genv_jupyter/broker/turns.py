@@ -38,7 +38,7 @@ class Ticket:
     ) -> None:
         self.environment = environment
         self.devices = devices
-        self.since = since
+        self.since = self.came = since
         self.changed = changed
         self.yours = False
         self.joined = False
@@ -105,6 +105,23 @@ class Turns:
         self.waiting.sort(key=lambda it: it.since)
         self.settle()
         return ticket
+
+    def move(self, ticket: Ticket, devices: Iterable[str]) -> None:
+        """Have a caller wait for other devices, in its place, before it is told of its turn.
+
+        Its environment may have got them while it waited: a turn on those that it had before
+        would let it run beside whoever has the turn on these.
+        """
+        wanted = frozenset(devices)
+        if ticket.joined or wanted == ticket.devices:
+            return
+        if ticket.yours:
+            self.holding.remove(ticket)
+            self.waiting.append(ticket)
+            ticket.yours, ticket.since = False, ticket.came
+            self.waiting.sort(key=lambda it: it.since)
+        ticket.devices = wanted
+        self.settle()
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a turn, or a place in line."""

@@ -14,6 +14,7 @@ import pytest
 
 from genv_jupyter import Client
 from genv_jupyter.api import rendezvous
+from genv_jupyter.errors import UnknownEnvironment
 from genv_jupyter.model import NewEnvironment, Request
 
 ENVIRONMENTS = 4
@@ -81,6 +82,37 @@ def test_turns_survive_any_kill(broker_home: Path, tmp_path: Path) -> None:
         for child in (*running, *holders):
             child.kill()
             child.communicate()
+
+
+@pytest.mark.simulate("2x24GiB")
+def test_who_gets_another_device_or_ends_while_it_waits(broker_home: Path) -> None:
+    client = Client()
+    holders = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+    try:
+        on_first, on_second, moved = (
+            client.create(NewEnvironment(kind="command", pid=holder.pid)).id for holder in holders
+        )
+        for environment, index in ((on_first, "0"), (on_second, "1"), (moved, "0")):
+            client.attach(environment, Request(devices=(index,), memory="1G"))
+        first, second, waiting = (client.turn(it) for it in (on_first, on_second, moved))
+        assert b'"yours"' in first.read_line() and b'"yours"' in second.read_line()
+        assert on_first.encode() in waiting.read_line()
+        client.attach(moved, Request(devices=("1",), memory="1G"), cuda="not_initialized")
+        first.close()
+        line = waiting.read_line()
+        assert b'"waiting"' in line and on_second.encode() in line, "never two on one device"
+        holders[2].kill()
+        holders[2].wait()
+        while line:
+            line = waiting.read_line()
+            assert b'"yours"' not in line
+        with pytest.raises(UnknownEnvironment):
+            client.turn(moved)
+        second.close()
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait()
 
 
 def test_bad_input_gets_no_place_in_line(broker_home: Path) -> None:

@@ -101,6 +101,25 @@ def test_all_devices_or_none(desk: Desk) -> None:
     assert both.yours and not after.yours
 
 
+def test_who_has_other_devices_by_now_waits_for_those_in_its_place(desk: Desk) -> None:
+    on_a, on_b, moved = desk.enter("1", A), desk.enter("2", B), desk.enter("3", A)
+    later = desk.enter("4", B)
+    desk.turns.move(moved, (A,))
+    assert desk.turns.waiting == [moved, later]
+    desk.turns.move(moved, (B,))
+    desk.turns.leave(on_a)
+    assert on_b.yours and not moved.yours, "its old device is free, and of no use to it"
+    desk.turns.leave(on_b)
+    assert moved.yours and not later.yours
+    desk.turns.move(moved, (A, B))
+    assert moved.yours and moved.devices == {A, B}
+    on_c = desk.enter("5", C)
+    desk.turns.move(moved, (C,))
+    assert on_c.yours and not moved.yours and later.yours
+    desk.turns.move(moved, ())
+    assert moved.yours, "nothing is attached: there is nothing to wait for"
+
+
 def test_turn_within_a_turn_is_of_the_same_devices(desk: Desk) -> None:
     one, two = desk.enter("one", A), desk.enter("two", A)
     again = desk.enter("one", A, B)  # has attached another device since
