@@ -18,6 +18,9 @@ COMMAND = "GENV_JUPYTER_COMMAND"
 POOL = "GENV_JUPYTER_POOL"
 """Holds the ``CUDA_VISIBLE_DEVICES`` that was there before a command got its own."""
 
+DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
+"""Holds what is asked for where nothing else says: ``0.5``, ``1``, ``4G``."""
+
 
 def this_process() -> str:
     """Name this very process, as ``COMMAND`` has it; a program that replaces it keeps the name."""

@@ -21,12 +21,10 @@ from msgspec import Struct
 
 from genv_jupyter.demand import demand_of, read_request
 from genv_jupyter.errors import BadRequest, GpuError
+from genv_jupyter.isolation.inherited import DEFAULT_REQUEST
 from genv_jupyter.model import Request
 
 FILE = "genv.toml"
-DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
-"""Holds what is asked for where nothing else says: ``0.5``, ``1``, ``4G``."""
-
 AMOUNTS = ("gpus", "fraction", "memory")
 ALLOWED = {
     "gpus": "a number of whole GPUs such as 1",

@@ -11,14 +11,10 @@ from genv_jupyter.demand import demand_of
 from genv_jupyter.errors import BadRequest
 from genv_jupyter.isolation import caps
 from genv_jupyter.isolation.environ import MARKER, ORDER, PROGRAMS, REVISION, VISIBLE
-from genv_jupyter.isolation.inherited import COMMAND, POOL
+from genv_jupyter.isolation.inherited import COMMAND, DEFAULT_REQUEST, POOL
 from genv_jupyter.isolation.live import put_first
 from genv_jupyter.model import Request
-
-UNATTACHED = "GENV_JUPYTER_UNATTACHED"
-ON_IMPORT = "GENV_JUPYTER_ON_IMPORT"
-DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
-NOTICE = "GENV_JUPYTER_NOTICE"
+from genv_jupyter_stub import NOTICE, ON_IMPORT, UNATTACHED
 
 _PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
 _PER_KERNEL = (

@@ -7,7 +7,6 @@ from pathlib import Path
 import genv_jupyter_stub as stub
 from genv_jupyter.isolation import caps, environ, live, processes
 from genv_jupyter.isolation.smi import program, view
-from genv_jupyter.server import variables
 
 
 def test_stub_knows_variables_by_their_names() -> None:
@@ -17,8 +16,6 @@ def test_stub_knows_variables_by_their_names() -> None:
     assert stub.BEFORE == caps.BEFORE
     assert stub.PROGRAMS == live.PROGRAMS
     assert stub.NVML_CHECK == live._NVML_CHECK
-    for name in ("UNATTACHED", "ON_IMPORT", "NOTICE"):
-        assert getattr(stub, name) == getattr(variables, name)
 
 
 def test_file_that_is_sent_to_kernels_knows_variables_by_their_names() -> None:
