@@ -176,12 +176,16 @@ class GrantUsage(Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentUsage(Struct, frozen=True, kw_only=True):
-    """Answer of ``GET usage?environment=ID``; ``at`` is when the reading behind it was begun."""
+    """Answer of ``GET usage?environment=ID``; ``at`` is when the reading behind it was begun.
+
+    ``advice`` is one sentence on what is held, or why there is none.
+    """
 
     environment: str
     at: Time | None
     simulated: bool
     grants: tuple[GrantUsage, ...]
+    advice: str = ""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -340,13 +344,15 @@ class Event(Struct, frozen=True, kw_only=True):
     """One message of the event stream.
 
     The first has ``snapshot`` true and everything; later ones carry the devices and environments
-    that changed, whole, and the ids that are gone.
+    that changed, whole, and the ids that are gone. ``usage`` is there only for the owner and
+    admins, and told anew when what an environment uses, or the advice on it, has changed.
     """
 
     revision: int
     snapshot: bool = False
     devices: tuple[Device, ...] = ()
     environments: tuple[Environment, ...] = ()
+    usage: tuple[EnvironmentUsage, ...] = ()
     removed: tuple[str, ...] = ()
     wants: tuple[Want, ...] = ()
     health: BrokerHealth | None = None

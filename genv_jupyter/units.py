@@ -193,6 +193,12 @@ def _short(value: float | str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
+def short_uuid(uuid: str) -> str:
+    """Return as much of a UUID as tells devices apart, prefix included."""
+    prefix, _, rest = uuid.partition("-")
+    return f"{prefix}-{rest[:8]}" if rest else uuid[:12]
+
+
 def format_since(when: datetime, now: datetime) -> str:
     """Write since when in local time, and how long that is: ``14:02 (12 min)``."""
     local = when.astimezone()

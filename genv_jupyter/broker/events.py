@@ -132,7 +132,8 @@ class Publisher:
             whole = event or Event(revision=broker.books.revision)
             pool = broker.pool_uuids(server)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
-            if not (devices or whole.environments or whole.removed or whole.health or wants):
+            known = whole.environments or whole.usage or whole.removed or whole.health
+            if not (devices or known or wants):
                 continue  # all that changed is outside its pool
             lines[server] = encode(msgspec.structs.replace(whole, devices=devices, wants=wants))
         return lines

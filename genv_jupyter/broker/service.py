@@ -20,7 +20,7 @@ from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.mps import Mps, needs
-from genv_jupyter.broker.usage_view import usage_view
+from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.errors import Conflict
 from genv_jupyter.isolation.mps import Daemons
@@ -101,6 +101,7 @@ class Broker:
         release.tie_up(self.core)
         self.housekeeper = Housekeeper(self.core)
         self.particulars = smi.Particulars()
+        self.news = UsageNews(self.core)
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -309,7 +310,9 @@ class Broker:
             books = self.books
             devices, environments = books.changed_devices, books.changed_environments
             trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
-            if not devices and not environments and trouble == self._told_trouble:
+            usage = self.news.take(principal, environments, devices)
+            told = devices or environments or usage
+            if not told and trouble == self._told_trouble:
                 return None
             books.changed_devices, books.changed_environments = set(), set()
             books.revision += 1
@@ -324,6 +327,7 @@ class Broker:
                     for environment in environments
                     if environment in books.environments
                 ),
+                usage=usage,
                 removed=tuple(
                     name
                     for name in (*environments, *devices)
@@ -339,6 +343,11 @@ class Broker:
                 snapshot=True,
                 devices=tuple(self.devices(server)),
                 environments=tuple(self.environments(principal)),
+                usage=tuple(
+                    usage_view(self.core, self.books.environments[environment])
+                    for environment in self.books.grants
+                    if may_see(self.books.environments[environment], principal)
+                ),
                 health=self.health(),
             )
 

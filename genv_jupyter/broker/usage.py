@@ -14,12 +14,16 @@ from genv_jupyter.devices.source import DeviceReading, Inventory
 from genv_jupyter.isolation import processes
 from genv_jupyter.model import Process
 
+UNEXPLAINED = 100 * 2**20
+"""Bytes: less than a CUDA context takes. From here on what nobody visible explains may be ours."""
+
 
 class DeviceUsage(Struct):
     """The use of one device at one moment; memory in bytes, ``None`` where it is unknown.
 
     ``known`` says whether the driver lists processes at all; ``own`` are those of environments;
-    ``servers`` is what MPS servers of ours hold.
+    ``servers`` is what MPS servers of ours hold, ``unseen`` what is held by processes that are
+    not to be found here: the driver may name them by the ids of another namespace.
     """
 
     reading: DeviceReading
@@ -29,6 +33,7 @@ class DeviceUsage(Struct):
     graphics: int = 0
     servers: int = 0
     unattributed: int | None = None
+    unseen: int = 0
 
     def used_by(self, environment: str) -> int:
         """Return the bytes that the processes of an environment are known to hold here."""
@@ -70,6 +75,9 @@ class Attribution:
         for process in reading.processes:
             memory = process.memory or 0
             explained += memory
+            start = processes.start_of(process.pid)
+            if start is None:
+                usage.unseen += process.memory or UNEXPLAINED
             environment = self.environment_of(process.pid)
             if environment is None and self.ours(process.pid):
                 usage.servers += memory
@@ -79,7 +87,6 @@ class Attribution:
                 if process.kind == "graphics":
                     usage.graphics += memory
                 continue
-            start = processes.start_of(process.pid)
             if start is None:
                 continue
             usage.own.setdefault(environment, []).append(

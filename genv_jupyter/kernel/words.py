@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, Request
-from genv_jupyter.units import echo_memory, format_memory, format_share, format_since
+from genv_jupyter.units import echo_memory, format_memory, format_share, format_since, short_uuid
+
+short = short_uuid
 
 APPLIED = {
     "live": "in force",
@@ -23,12 +25,6 @@ def device_label(device: Device | None, uuid: str = "") -> str:
     if device.index is None:
         return short(device.uuid)
     return f"GPU {device.index}" if device.kind == "gpu" else f"GPU {device.index} (MIG)"
-
-
-def short(uuid: str) -> str:
-    """Return as much of a UUID as tells devices apart, prefix included."""
-    prefix, _, rest = uuid.partition("-")
-    return f"{prefix}-{rest[:8]}" if rest else uuid[:12]
 
 
 def amount(grant: Grant | DeviceGrant) -> str:

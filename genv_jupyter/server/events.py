@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from genv_jupyter.model import BrokerHealth, Device, Environment, Event
+from genv_jupyter.model import BrokerHealth, Device, Environment, EnvironmentUsage, Event
 
 BACKLOG = 256
 """Messages that a listener may leave unread before it is cut off."""
@@ -30,6 +30,7 @@ class Hub:
         self._revision: int | None = None
         self._devices: dict[str, Device] = {}
         self._environments: dict[str, Environment] = {}
+        self._usage: dict[str, EnvironmentUsage] = {}
         self._health: BrokerHealth | None = None
 
     def join(self, listener: Listener, since: int | None) -> None:
@@ -57,15 +58,18 @@ class Hub:
         if event.snapshot:
             self._devices.clear()
             self._environments.clear()
+            self._usage.clear()
         self._revision = event.revision
         self._devices.update((device.uuid, device) for device in event.devices)
         self._environments.update((row.id, row) for row in event.environments)
+        self._usage.update((usage.environment, usage) for usage in event.usage)
         for gone in event.removed:
             self._devices.pop(gone, None)
             self._environments.pop(gone, None)
+            self._usage.pop(gone, None)
         self._health = event.health or self._health
-        told = event.devices or event.environments or event.removed or event.health
-        if not (event.snapshot or told):
+        told = event.devices or event.environments or event.usage or event.removed
+        if not (event.snapshot or told or event.health):
             return
         text = _text(msgspec.structs.replace(event, wants=()))
         for listener in list(self._listeners):
@@ -77,6 +81,7 @@ class Hub:
             snapshot=True,
             devices=tuple(self._devices.values()),
             environments=tuple(self._environments.values()),
+            usage=tuple(self._usage.values()),
             health=self._health,
         )
 

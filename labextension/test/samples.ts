@@ -93,6 +93,7 @@ export function event(changes: Partial<IEvent> = {}): IEvent {
     snapshot: false,
     devices: [],
     environments: [],
+    usage: [],
     removed: [],
     wants: [],
     health: null,

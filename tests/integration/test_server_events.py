@@ -35,7 +35,12 @@ async def test_events_begin_with_a_snapshot_and_follow_changes(
         assert event["revision"] > first["revision"]
         assert event["wants"] == []  # what the broker wants of this server is no browser's matter
         seen += event["environments"]
+    late = await jp_ws_fetch("genv-jupyter", "v1", "events")
+    [usage] = json.loads(await late.read_message())["usage"]
+    assert (usage["environment"], usage["grants"][0]["memory_used"]) == (kernel, 0)
+    assert "simulated" in usage["advice"]
     socket.close()
+    late.close()
 
 
 async def test_events_since_the_last_revision_bring_no_snapshot(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from genv_jupyter.advice import GIVE_BACK
 from genv_jupyter.broker.meters import MEMORY_SECONDS
 from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NotYours, UnknownEnvironment
@@ -170,3 +171,64 @@ def test_others_may_not_see_it(desk: Bench) -> None:
         desk.broker.usage(desk.me, "nothing")
     admin = Principal(realm="local", id="4242", name="root", admin=True)
     assert desk.broker.usage(admin, kernel.id).grants == ()
+
+
+def test_advice_is_served_and_says_of_what_drains_why(desk: Bench) -> None:
+    kernel = desk.kernel()
+    assert "%gpu attach" in desk.broker.usage(desk.me, kernel.id).advice
+    kernel.attach(HALF)
+    hold(desk, kernel, 11 * GIB)
+    assert "GPU 0: the peak is 91 %" in desk.broker.usage(desk.me, kernel.id).advice
+    kernel.detach()
+    row = desk.broker.books.environments[kernel.id]
+    assert row.reason is not None
+    assert desk.broker.usage(desk.me, kernel.id).advice == row.reason
+
+
+def test_usage_is_told_when_it_changes_and_only_then(desk: Bench) -> None:
+    def told(kernel: Kernel) -> list[GrantUsage]:
+        event = desk.broker.changes(desk.me)
+        found = () if event is None else event.usage
+        return [
+            grant for usage in found if usage.environment == kernel.id for grant in usage.grants
+        ]
+
+    kernel, other = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
+    kernel.attach(HALF)
+    other.attach(HALF)
+    assert [grant.memory_used for grant in told(kernel)] == [0]
+    hold(desk, kernel, 2 * GIB)
+    event = desk.broker.changes(desk.me)
+    assert event is not None
+    assert [usage.environment for usage in event.usage] == [kernel.id], "the other's is the same"
+    assert event.usage[0].grants[0].memory_used == 2 * GIB
+    desk.source.devices[0].utilization = 70
+    desk.tick(1)
+    event = desk.broker.changes(desk.me)
+    assert event is not None and event.devices and event.usage == ()
+    desk.tick(1)
+    assert desk.broker.changes(desk.me) is None
+    # That of a device may change without any change of the environment.
+    desk.source.devices[0].processes = None
+    desk.tick(1)
+    assert [grant.memory_used for grant in told(other)] == [None]
+
+
+def test_advice_that_comes_with_time_alone_is_told(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    desk.tick(1)
+    desk.broker.changes(desk.me)
+    desk.tick(GIVE_BACK)
+    event = desk.broker.changes(desk.me)
+    assert event is not None and "gives it to others" in event.usage[0].advice
+
+
+def test_usage_of_others_is_not_told(desk: Bench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    stranger = Principal(realm="local", id="4242", name="stranger")
+    assert desk.broker.snapshot(stranger).usage == ()
+    assert [it.environment for it in desk.broker.snapshot(desk.me).usage] == [kernel.id]
+    event = desk.broker.changes(stranger)
+    assert event is not None and event.environments and event.usage == ()

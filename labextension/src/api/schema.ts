@@ -533,12 +533,16 @@ export interface components {
         /**
          * EnvironmentUsage
          * @description Answer of `GET usage?environment=ID`; `at` is when the reading behind it was begun.
+         *
+         *     `advice` is one sentence on what is held, or why there is none.
          */
         EnvironmentUsage: {
             environment: string;
             at: string | null;
             simulated: boolean;
             grants: components["schemas"]["GrantUsage"][];
+            /** @default  */
+            advice: string;
         };
         /**
          * GrantUsage
@@ -629,7 +633,8 @@ export interface components {
          * @description One message of the event stream.
          *
          *     The first has `snapshot` true and everything; later ones carry the devices and environments
-         *     that changed, whole, and the ids that are gone.
+         *     that changed, whole, and the ids that are gone. `usage` is there only for the owner and
+         *     admins, and told anew when what an environment uses, or the advice on it, has changed.
          */
         Event: {
             revision: number;
@@ -639,6 +644,8 @@ export interface components {
             devices: components["schemas"]["Device"][];
             /** @default [] */
             environments: components["schemas"]["Environment"][];
+            /** @default [] */
+            usage: components["schemas"]["EnvironmentUsage"][];
             /** @default [] */
             removed: string[];
             /** @default [] */
