@@ -194,7 +194,10 @@ def _parts(value: str | None) -> set[str]:
 
 def say(text: str) -> None:
     """Write one line into the output of the cell that runs, as warnings are."""
-    print(" ".join(text.split()), file=sys.stderr, flush=True)
+    try:  # noqa: SIM105 (no import for this)
+        print(" ".join(text.split()), file=sys.stderr, flush=True)
+    except Exception:  # closed, or a cell's own: an import must not fail because nobody listens
+        pass
 
 
 stub: Stub | None = None

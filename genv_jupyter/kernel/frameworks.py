@@ -259,7 +259,7 @@ def follow() -> list[str]:
 def _tell(name: str, module: ModuleType | None, *, importing: bool = False) -> list[str]:
     if module is None:
         return []
-    if not importing and getattr(module.__spec__, "_initializing", False):
+    if not importing and getattr(getattr(module, "__spec__", None), "_initializing", False):
         return []  # half there, in another thread; its hook comes behind its import
     label, hook = _HOOKS[name]
     try:
@@ -292,6 +292,8 @@ class _Loader:
         self._name, self._spec, self._loader = name, spec, spec.loader
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> Any:
