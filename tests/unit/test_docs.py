@@ -164,3 +164,12 @@ def test_files_named_in_contributing_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     for name in set(re.findall(r"(?:genv_jupyter|labextension|tests|docs)/[\w./*-]*", text)):
         assert list(ROOT.glob(name.rstrip("/.") or name)), f"CONTRIBUTING.md names {name}"
+
+
+def test_map_in_contributing_leads_to_modules() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and ".py`" in line]
+    places = [ROOT / "genv_jupyter", ROOT / "labextension/src", ROOT / "genv_jupyter/isolation/smi"]
+    named = {name for row in rows for name in re.findall(r"`([\w/]+\.(?:py|ts))`", row)}
+    missing = [name for name in named if not any((place / name).is_file() for place in places)]
+    assert len(rows) > 10 and missing == []
