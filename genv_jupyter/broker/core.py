@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.meters import Meters
@@ -18,6 +19,9 @@ from genv_jupyter.model import Health, Principal, Process
 from genv_jupyter.policy import Policy
 from genv_jupyter.slots import Slot
 from genv_jupyter.units import WHOLE
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.history import History
 
 Record = Callable[..., None]
 SLOW = 0.5
@@ -47,6 +51,8 @@ class Core:
     ----------
     programs
         The directory with the environments' ``nvidia-smi``, where there is one.
+    history
+        Keeps what is read, where there are records.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class Core:
         self.mps = Mps()
         self.attribution = Attribution(books, lambda pid: self.mps.owns(pid))
         self.meters = Meters()
+        self.history: History | None = None
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}
         self.processes: dict[str, list[Process]] = {}
@@ -223,7 +230,10 @@ class Core:
     def _measure(self, began: float) -> None:
         ago = time.monotonic() - began
         grants = (grant for held in self.books.grants.values() for grant in held.values())
-        self.meters.take(self.usage, grants, steady=self.steady() - ago, clock=self.clock() - ago)
+        steady, clock = self.steady() - ago, self.clock() - ago
+        self.meters.take(self.usage, grants, steady=steady, clock=clock)
+        if self.history is not None:
+            self.history.take(self.usage, steady=steady, clock=clock)
 
     def usable(self, device: DeviceReading) -> int | None:
         """Return what of a device can be granted, in bytes."""

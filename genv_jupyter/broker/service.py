@@ -18,6 +18,8 @@ from genv_jupyter.broker import attach, failpoints, fence, kernels, release, smi
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.history import History
+from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
@@ -96,7 +98,11 @@ class Broker:
         self.core = Core(self.books, source, policy or Policy(), self._record, clock, steady)
         if mps is not None:
             self.core.mps = Mps(Daemons(mps, self._mps_needs, mps_program, steady))
-        self.core.notices.extend(ledger.open())
+        core = self.core
+        if records is not None:
+            core.history = History(records, self.books, core.usable, core.notices)
+        self.past = Past(core.history, clock, self.books.slots, lambda: core.inventory.simulated)
+        core.notices.extend(ledger.open())
         self.books.load()
         release.tie_up(self.core)
         self.housekeeper = Housekeeper(self.core)
@@ -111,6 +117,8 @@ class Broker:
         with self.lock:
             self.core.source.close()
             self.books.ledger.close()
+            if self.core.history is not None:
+                self.core.history.close(self.core.clock())
             if self.records is not None:
                 self.records.close()
 

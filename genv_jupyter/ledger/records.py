@@ -11,16 +11,19 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import asdict
-from sqlalchemy import Engine, delete, func, insert, select
+from sqlalchemy import Connection, Engine, delete, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from genv_jupyter.errors import Unavailable
+from genv_jupyter.ledger import samples as history
 from genv_jupyter.ledger import schema
 from genv_jupyter.ledger.rows import Record
+from genv_jupyter.ledger.samples import Samples
 from genv_jupyter.ledger.sqlite import open_ledger, unavailable
 
 __all__ = ["Record", "RecordsLedger"]
@@ -33,11 +36,15 @@ KEEP = 100_000
 """How many records are kept: some 20 MB."""
 
 WAITING = 10_000
+WAITING_SAMPLES = 20_000
+"""Samples that may wait for the disk: a quarter of an hour of fifty environments."""
+
 BATCH = 500
 GATHER = 0.2
 """Seconds for which records are gathered into one write: each write waits for the disk, and takes
 the interpreter from whoever decides meanwhile."""
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -59,10 +66,13 @@ class RecordsLedger:
         self.keep = keep
         self._engine: Engine | None = None
         self._lock = threading.Lock()
-        self._queue: queue.Queue[Record | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[Record | Samples | None] = queue.Queue(WAITING)
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
         self._lost = 0
+        self._counting = threading.Lock()
+        self._waiting_samples = 0
+        self.lost_samples = 0
 
     def open(self) -> list[str]:
         """Open the records, or make them; return sentences that the user should see.
@@ -107,13 +117,12 @@ class RecordsLedger:
             return
         newest = select(func.max(schema.events.c.id)).scalar_subquery()
         too_old = delete(schema.events).where(schema.events.c.id <= newest - self.keep)
-        with self._lock:
-            try:
-                with self._opened().begin() as connection:
-                    connection.execute(insert(schema.events), rows)
-                    connection.execute(too_old)
-            except DBAPIError as error:
-                raise unavailable(self.path, error.orig or error) from error
+
+        def write(connection: Connection) -> None:
+            connection.execute(insert(schema.events), rows)
+            connection.execute(too_old)
+
+        self.run(write)
 
     def enqueue(self, record: Record) -> None:
         """Have a record written soon, without waiting and without failing.
@@ -124,6 +133,37 @@ class RecordsLedger:
             self._queue.put_nowait(record)
         except queue.Full:
             self._lost += 1
+
+    def enqueue_samples(self, samples: Samples) -> None:
+        """Have samples written soon, without waiting and without failing.
+
+        Those that find too many waiting are counted in ``lost_samples``, as are those that the
+        disk refuses.
+        """
+        with self._counting:
+            if self._waiting_samples + len(samples) > WAITING_SAMPLES:
+                self.lost_samples += len(samples)
+                return
+            self._waiting_samples += len(samples)
+        try:
+            self._queue.put_nowait(samples)
+        except queue.Full:
+            self._done(samples, lost=True)
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Read or write in one transaction.
+
+        Raises
+        ------
+        Unavailable
+            The database could not do it; nothing has changed.
+        """
+        with self._lock:
+            try:
+                with self._opened().begin() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                raise unavailable(self.path, error.orig or error) from error
 
     def history(self, since: float | None = None, limit: int = 1000) -> list[Record]:
         """Return the newest records, oldest of them first.
@@ -145,12 +185,7 @@ class RecordsLedger:
         query = select(*columns).order_by(events.c.id.desc()).limit(limit)
         if since is not None:
             query = query.where(events.c.at >= since)
-        with self._lock:
-            try:
-                with self._opened().begin() as connection:
-                    found = connection.execute(query).mappings().all()
-            except DBAPIError as error:
-                raise unavailable(self.path, error.orig or error) from error
+        found = self.run(lambda connection: connection.execute(query).mappings().all())
         return [Record(**row) for row in reversed(found)]
 
     def _opened(self) -> Engine:
@@ -165,7 +200,10 @@ class RecordsLedger:
             with contextlib.suppress(queue.Empty):
                 while len(batch) < BATCH:
                     batch.append(self._queue.get_nowait())
-            records = [record for record in batch if record is not None]
+            records = [record for record in batch if isinstance(record, Record)]
+            for samples in batch:
+                if isinstance(samples, Samples):
+                    self._write_samples(samples)
             try:
                 self.append(records)
             except Unavailable as error:
@@ -178,3 +216,16 @@ class RecordsLedger:
                 self._queue.task_done()
             if None in batch:
                 return
+
+    def _write_samples(self, samples: Samples) -> None:
+        try:
+            self.run(lambda connection: history.put(connection, samples))
+            self._done(samples, lost=False)
+        except Unavailable as error:
+            log.warning("%d samples of use could not be kept: %s", len(samples), error)
+            self._done(samples, lost=True)
+
+    def _done(self, samples: Samples, *, lost: bool) -> None:
+        with self._counting:
+            self._waiting_samples -= len(samples)
+            self.lost_samples += len(samples) if lost else 0

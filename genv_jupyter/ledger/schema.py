@@ -170,6 +170,44 @@ events = Table(
 )
 
 
+def _sums(*names: str) -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=name.endswith("_peak")) for name in names]
+
+
+# Rolled-up readings (``genv_jupyter.rollup``): ``step`` seconds from ``at`` on.
+device_samples = Table(
+    "device_samples",
+    records,
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    Column("device", Text, primary_key=True),
+    *_sums("seen", "memory_known", "memory", "memory_peak"),
+    *_sums("utilization_known", "utilization", "utilization_peak", "granted", "share"),
+    sqlite_with_rowid=False,
+)
+
+grant_samples = Table(
+    "grant_samples",
+    records,
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    Column("environment", Text, primary_key=True),
+    Column("device", Text, primary_key=True),
+    *_sums("held", "memory", "share", "used_known", "used", "used_peak", "idle_known", "idle"),
+    sqlite_with_rowid=False,
+)
+
+holders = Table(
+    "holders",
+    records,
+    Column("environment", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("name", Text),
+    Column("seen", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Alembic's own table: a new ledger is made, and a present one recognised, without importing it.
 version = Table(
     "alembic_version",
@@ -179,7 +217,7 @@ version = Table(
 )
 
 LIVE = Schema("live", live, ("live_1", "live_2", "live_3"))
-RECORDS = Schema("records", records, ("records_1",))
+RECORDS = Schema("records", records, ("records_1", "records_2"))
 
 _CHECKS = [
     str(constraint.name)
