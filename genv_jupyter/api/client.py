@@ -120,6 +120,10 @@ class Client:
         path = _path("environments", environment, "restart")
         return self._send("POST", path, None, Environment)
 
+    def leave(self, environment: str) -> Environment:
+        """Take the processes of an environment off MPS: only where they are about to be ended."""
+        return self._send("POST", _path("environments", environment, "leave"), None, Environment)
+
     def detach(
         self, environment: str, *, device: str | None = None, cuda: Cuda = "unknown"
     ) -> Environment:

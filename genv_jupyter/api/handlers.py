@@ -293,6 +293,11 @@ class RestartHandler(Verbs):
         await self.answer(lambda: self.host.broker.restart(self.caller, environment), 202)
 
 
+class LeaveHandler(Verbs):
+    async def post(self, environment: str) -> None:
+        await self.answer(lambda: self.host.broker.leave(self.caller, environment), patient=True)
+
+
 class TurnHandler(Verbs):
     async def post(self, environment: str) -> None:
         since, timeout = self.time("since"), self.get_query_argument("timeout", None)
@@ -379,6 +384,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("environments", EnvironmentsHandler),
     (f"environments/{_ID}", EnvironmentHandler),
     (f"environments/{_ID}/restart", RestartHandler),
+    (f"environments/{_ID}/leave", LeaveHandler),
     (f"environments/{_ID}/nvidia-smi", SmiHandler),
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),

@@ -176,6 +176,14 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="post",
+        path="/environments/{id}/leave",
+        name="leave",
+        summary="Take its processes off MPS, since they are about to be ended (sockets only)",
+        answer=Environment,
+        refusals=_READ,
+    ),
+    Operation(
+        method="post",
         path="/environments/{id}/turn",
         name="turn",
         summary="Wait for the turn on shared devices, and have it while the connection is open "

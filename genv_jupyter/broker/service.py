@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.broker import attach, failpoints, fence, kernels, release, smi, views
+from genv_jupyter.broker import attach, failpoints, fence, kernels, leaving, release, smi, views
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
@@ -271,6 +271,14 @@ class Broker:
             failpoints.reach("after_restart")
             self.books.want(server, _restart_of(row))
             return self._view(principal, row)
+
+    def leave(self, principal: Principal, environment: str) -> Environment:
+        """Take the processes of an environment off MPS, before they are ended."""
+        with self.lock:
+            row = self.core.environment(principal, environment)
+        leaving.leave(self.core, self.lock, row)  # programs: without the lock
+        with self.lock:
+            return self._view(principal, self.core.environment(principal, environment))
 
     # -- what servers tell ----------------------------------------------------------------------
 

@@ -211,13 +211,13 @@ class ControlDaemon:
         if confirmed not in (amount, f"{mebibytes // 1024}G"):
             raise MpsError(f"the daemon says {confirmed or 'no limit'} where {amount} was set")
 
-    def terminate_client(self, client: int) -> bool:
+    def terminate_client(self, client: int, server: int | None = None) -> bool:
         """Take a client's work off the device; say whether that was done.
 
         For a process that is about to be ended, never at an interrupt: its contexts are lost for
-        good (error 810).
+        good (error 810). ``server`` is the client's, where that is known.
         """
-        server = self.clients().get(client)
+        server = server or self.clients().get(client)
         if server is None:
             return False
         return self.ask(f"terminate_client {server} {client}").endswith("0")

@@ -22,11 +22,11 @@ from traitlets import Enum, Unicode, default
 from genv_jupyter.demand import read_request
 from genv_jupyter.errors import BrokerDown, Conflict, GpuError, NotYours
 from genv_jupyter.isolation import inherited
-from genv_jupyter.isolation.environ import PROGRAMS, VISIBLE
+from genv_jupyter.isolation.environ import MPS_PIPE, NO_MPS, PROGRAMS, VISIBLE
 from genv_jupyter.model import Request
 from genv_jupyter.server import variables
 from genv_jupyter.server.host import Host, host_of
-from genv_jupyter.server.reports import Kernel, Started
+from genv_jupyter.server.reports import LEAVE_SECONDS, Kernel, Started
 from genv_jupyter.server.variables import Variables
 from genv_jupyter.server.workers import heard
 from genv_jupyter_stub import NOTICE
@@ -162,6 +162,16 @@ class GenvProvisioner(LocalProvisioner):
             if self.pid is not None:
                 self._host.reports.running(self._kernel, self.pid)
 
+    async def terminate(self, restart: bool = False) -> None:
+        """Ask the process to end, after it was taken off MPS."""
+        await self._leave_mps()
+        await super().terminate(restart=restart)
+
+    async def kill(self, restart: bool = False) -> None:
+        """End the process, after it was taken off MPS."""
+        await self._leave_mps()
+        await super().kill(restart=restart)
+
     async def cleanup(self, restart: bool = False) -> None:
         """Keep the environment over a restart; otherwise give it back."""
         await super().cleanup(restart=restart)
@@ -177,6 +187,23 @@ class GenvProvisioner(LocalProvisioner):
             error = None if ended is None else await heard(ended, END_SECONDS)
             if error is not None:
                 self.log.info("Kernel %s and the GPU broker: %s", self.kernel_id, error)
+
+    async def _leave_mps(self) -> None:
+        """Take the process off MPS: what others have there suffers from a client that is killed.
+
+        Never at an interrupt, since CUDA works no more in it afterwards. Whatever comes of it, the
+        signal follows.
+        """
+        kernel = self._kernel
+        if kernel is None:
+            return
+        had = (kernel.environ, kernel.variables, kernel.started)
+        if all((environ or {}).get(MPS_PIPE) in (None, NO_MPS) for environ in had):
+            return
+        with self._without_harm():
+            error = await heard(self._host.reports.leaving(kernel), LEAVE_SECONDS)
+            if error is not None:
+                self.log.info("Kernel %s is not taken off MPS: %s", self.kernel_id, error)
 
     # -- ours -----------------------------------------------------------------------------------
 

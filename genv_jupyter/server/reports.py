@@ -29,6 +29,9 @@ from genv_jupyter.server.relay import REPORT_SECONDS, Link
 from genv_jupyter.server.variables import attached
 from genv_jupyter.server.workers import Lanes, Workers
 
+LEAVE_SECONDS = 2.0
+"""For which the end of a process waits until it is taken off MPS."""
+
 T = TypeVar("T")
 Environ = Mapping[str, str | None]
 
@@ -169,6 +172,19 @@ class Reports:
         kernel.state, kernel.idle_since = "dead", None
         report = kernel.report(failure=str(error) or type(error).__name__)
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
+
+    def leaving(self, kernel: Kernel) -> Future[Environment]:
+        """Have a process taken off MPS that is about to be ended."""
+
+        def job() -> Environment:
+            # One of its own: the link must not be doubted where MPS takes its time.
+            client = Client(start=False, timeout=LEAVE_SECONDS)
+            try:
+                return client.leave(kernel.id)
+            finally:
+                client.close()
+
+        return self._lanes.submit(f"leave {kernel.id}", job)
 
     def ended(self, kernel: Kernel) -> Future[None]:
         """Tell that a kernel is gone for good; again is nothing."""

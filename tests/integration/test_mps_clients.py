@@ -159,3 +159,29 @@ def test_what_is_known_is_not_asked_again(desk: MpsBench, monkeypatch: pytest.Mo
         desk.pass_time(1)
         look(desk, kernel)
     assert 2 <= len(asked) <= 5, "one that is missed is looked for ever more seldom"
+
+
+def test_only_its_own_processes_are_taken_off(
+    desk: MpsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, other = desk.kernel(), desk.kernel()
+    for one in (kernel, other):
+        one.attach(PART)
+    worker = child(desk, kernel)
+    clients(desk, kernel.process.pid, other.process.pid, worker.pid, os.getpid())
+    taken: list[tuple[int, int | None]] = []
+
+    def take(_: ControlDaemon, client: int, server: int | None = None) -> bool:
+        taken.append((client, server))
+        return True
+
+    monkeypatch.setattr(ControlDaemon, "terminate_client", take)
+    assert desk.broker.leave(desk.me, kernel.id) == kernel.now
+    assert sorted(taken) == sorted([(kernel.process.pid, 71), (worker.pid, 71)])
+
+
+def test_a_daemon_that_is_gone_keeps_nobody_from_leaving(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(PART)
+    desk.daemon(0).quit()
+    assert desk.broker.leave(desk.me, kernel.id) == kernel.now

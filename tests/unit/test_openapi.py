@@ -83,7 +83,8 @@ def test_jupyter_server_has_all_routes_but_what_servers_tell() -> None:
     found = handled(routes, server_handlers._BASE)
     sockets_only = {route for route in described() if route[1].startswith("/servers")}
     # A process waits, or asks for itself, and no browser.
-    sockets_only |= {("post", f"/environments/{{}}/{verb}") for verb in ("turn", "nvidia-smi")}
+    local = ("turn", "nvidia-smi", "leave")
+    sockets_only |= {("post", f"/environments/{{}}/{verb}") for verb in local}
     assert found == described() - sockets_only
 
 
