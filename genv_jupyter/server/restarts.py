@@ -29,7 +29,7 @@ async def restart(kernels: Any, kernel: Kernel, reports: Reports, log: logging.L
     kernels
         The server's kernel manager, which has this kernel.
     """
-    manager = kernels.get_kernel(kernel.id)
+    manager, launch = kernels.get_kernel(kernel.id), kernel.launch
     if getattr(manager, "execution_state", None) == "busy":
         try:
             await ensure_async(kernels.interrupt_kernel(kernel.id))
@@ -39,6 +39,11 @@ async def restart(kernels: Any, kernel: Kernel, reports: Reports, log: logging.L
             async with asyncio.timeout(CELL_SECONDS):
                 while manager.execution_state == "busy":
                     await asyncio.sleep(_LOOK)
+    # Two restarts at once break Jupyter's manager: one by hand, or an end, is waited for.
+    while not manager.ready.done():
+        await asyncio.sleep(_LOOK)
+    if kernel.launch != launch or kernel.id not in kernels:
+        return  # it brought another process, or none is wanted
     try:
         await ensure_async(kernels.restart_kernel(kernel.id))
     except Exception as error:

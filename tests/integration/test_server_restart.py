@@ -158,3 +158,19 @@ async def test_two_restarts_at_once_end_in_one_living_kernel(server: Server) -> 
     await eventually(lives, "a living kernel")
     assert (await server.environment(kernel))["grants"] == held
     assert await server.evaluate(kernel, VISIBLE) == repr(held[0]["device"])
+
+
+async def test_a_restart_by_hand_under_way_is_the_one_that_was_wanted(server: Server) -> None:
+    kernel = await server.start_kernel()
+    held = (await attach(server, kernel, WHOLE))["grants"]
+    before, manager = (await server.environment(kernel))["pid"], server.manager(kernel)
+    by_hand = asyncio.create_task(server.call("POST", "api", "kernels", kernel, "restart"))
+    while manager.ready.done():
+        await asyncio.sleep(0)
+    assert (await server.gpu("POST", f"environments/{kernel}/restart")).status == 202
+    assert (await by_hand).status == 200
+    back = await another_process(server, kernel, before)
+    assert back["grants"] == held
+    await asyncio.sleep(0.2)
+    assert not server.host._restarting
+    assert (await server.environment(kernel))["pid"] == back["pid"], "no second one behind it"
