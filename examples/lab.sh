@@ -21,6 +21,9 @@ else
 fi
 
 args=(--ServerApp.root_dir=. --LabApp.default_url=/lab/tree/quickstart.ipynb)
+# Without a terminal of its own the server would start login shells, whose profile may reset PATH:
+# `jupyter gpu` would not be found in JupyterLab's terminals.
+args+=("--ServerApp.terminado_settings=shell_command=${SHELL:-bash}")
 [ "$(id -u)" -ne 0 ] || args+=(--allow-root)
 if [ -z "${DISPLAY:-}${WAYLAND_DISPLAY:-}${BROWSER:-}" ]; then
   args+=(--no-browser)

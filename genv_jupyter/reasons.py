@@ -74,8 +74,7 @@ def out_of_range(slots: Sequence[Slot], demand: Demand) -> OutOfRange | None:
     else:
         where = "on one GPU" if demand.count == 1 else f"on each of {demand.count} GPUs"
     return OutOfRange(
-        f"{format_memory(demand.memory)} {where} is more than there is: "
-        f"at most {format_memory(most)} can be given so.",
+        f"{format_memory(demand.memory)} {where} is more than there is.",
         hint=f"Ask for at most {format_memory(most)}, or for whole GPUs.",
     )
 

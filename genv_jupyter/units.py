@@ -97,7 +97,9 @@ def parse_share(value: float | str) -> int:
             raise InvalidOperation
         number = Decimal(str(value).strip())
     except InvalidOperation:
-        raise BadRequest(f"{_short(value)!r} is not a share of a GPU.", hint=_SHARE_HINT) from None
+        raise BadRequest(
+            f"{_short(value)!r} is not a share of a GPU.", hint=_share_hint(value)
+        ) from None
     if not number.is_finite() or number <= 0:
         raise OutOfRange(f"A share must be more than 0, not {_short(value)}.", hint=_SHARE_HINT)
     if number > 1_000_000:
@@ -187,9 +189,17 @@ def format_duration(seconds: float) -> str:
     return f"{total // 86400} d"
 
 
+def _share_hint(value: float | str) -> str:
+    """Say how to ask for it, to whoever has written an amount of memory where a share belongs."""
+    amount = _MEMORY.fullmatch(str(value).strip())
+    if amount is None or not amount[2]:
+        return _SHARE_HINT
+    return f"An amount of memory is asked for with `--memory {amount[0]}`. {_SHARE_HINT}"
+
+
 def _short(value: float | str) -> str:
     """Quote what somebody wrote without letting it fill the screen."""
-    text = str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 

@@ -135,7 +135,7 @@ class Meter(Struct, frozen=True):
 class Table(Struct, frozen=True):
     """Rows under heads; the last column, which may have several lines, takes what room there is.
 
-    In text ``keep`` names columns that are not cut, and ``least`` is what the last one gets.
+    In text ``keep`` names columns that are not cut; the last one gets ``least``, if it needs it.
     """
 
     heads: tuple[str, ...]
@@ -150,13 +150,15 @@ class Table(Struct, frozen=True):
         room = WIDTH - self.indent - 2 * last
         widths = [max((columns(row[i]) for row in every), default=0) for i in range(last)]
         cut = [i for i in range(last) if i not in self.keep]
-        while sum(widths) > room - self.least and any(widths[i] > 8 for i in cut):
+        said = (columns(line) for row in every for line in row[last].split("\n"))
+        least = min(self.least, max(said, default=0))
+        while sum(widths) > room - least and any(widths[i] > 8 for i in cut):
             widths[max(cut, key=widths.__getitem__)] -= 1  # the widest gives way first
         found: list[str] = []
         for row in every:
             cells = [_cut(cell, width) for cell, width in zip(row, widths, strict=False)]
             start = " " * self.indent + "".join(f"{cell}  " for cell in cells)
-            left = max(self.least, WIDTH - columns(start))
+            left = max(least, 1, WIDTH - columns(start))
             rest = [part for line in row[last].split("\n") for part in textwrap.wrap(line, left)]
             found.append((start + "".join(rest[:1])).rstrip())
             found.extend(" " * columns(start) + line for line in rest[1:])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,8 +27,10 @@ class GpuMagicFailed(Exception):
         self.error = error
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows instead of a traceback."""
-        return [str(self)]
+        """What IPython shows instead of a traceback; JupyterLab breaks long lines within words."""
+        parts = [str(self)] if self.error is None else [self.error.message, self.error.hint]
+        wrap = partial(textwrap.wrap, width=78, break_long_words=False, break_on_hyphens=False)
+        return [line for part in parts for line in wrap(part)]
 
 
 class GpuMagics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import shlex
 from typing import Any, NoReturn
 
@@ -86,14 +87,16 @@ def read(line: str) -> Command:
     except ValueError as error:
         raise BadRequest(f"%gpu: {str(error).lower()}.", hint="Close the quotes.") from None
     verb, rest = (words[0], words[1:]) if words else ("status", [])
-    if verb in ("-h", "--help") or "--help" in rest or "-h" in rest:
+    if verb in ("-h", "--help", "help") or "--help" in rest or "-h" in rest:
         return Command(verb="help")
     if verb == "turn":
         raise BadRequest(
             "The turn is for a cell.", hint="Write `%%gpu turn` as the first line of the cell."
         )
     if verb not in VERBS:
-        raise BadRequest(f"%gpu has no verb {verb!r}.", hint=f"It has {', '.join(VERBS)}.")
+        near = difflib.get_close_matches(verb, VERBS, 1)
+        meant = f"Did you mean `%gpu {near[0]}`? " if near else ""
+        raise BadRequest(f"%gpu has no verb {verb!r}.", hint=f"{meant}It has {', '.join(VERBS)}.")
     if verb == "attach":
         return read_attach(rest)
     if verb in ("detach", "release"):
@@ -117,7 +120,8 @@ def read_cell(line: str) -> int | None:
     if words[:1] != ["turn"]:
         verb = words[0] if words else ""
         raise BadRequest(
-            f"%%gpu has no verb {verb!r}.", hint="Over a cell stands `%%gpu turn`, else `%gpu`."
+            f"%%gpu has no verb {verb!r}.",
+            hint="A cell begins with `%%gpu turn`; the rest is a line: `%gpu attach 0.5`.",
         )
     parser = _Parser(prog="%%gpu turn", add_help=False, allow_abbrev=False)
     parser.add_argument("-t", "--timeout")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -14,8 +13,7 @@ from nbclient import NotebookClient
 
 from genv_jupyter.isolation import live
 from genv_jupyter.model import Request
-from tests.fakedriver.driver import FakeDriver
-from tests.fakedriver.fixtures import fake_driver
+from tests.integration.driven import driven_server, fake_driver  # noqa: F401 (fixtures)
 from tests.integration.kernels import Kernel, Ran, Server
 
 __all__ = ["fake_driver"]
@@ -27,19 +25,6 @@ assert int(cuda.cuInit(0)[0]) == 0
 """
 CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-@pytest.fixture
-def server(
-    broker_home: Path, tmp_path: Path, fake_driver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    driver: FakeDriver = fake_driver()
-    for name, value in driver.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    with Server(tmp_path) as server:
-        server.driver = driver
-        yield server
 
 
 def flat(ran: Ran) -> str:
@@ -107,7 +92,7 @@ def test_too_late_in_a_kernel_of_nobody_says_what_to_do(server: Server, tmp_path
         assert f"Effective: {', '.join(labels(server))}, which CUDA read" in text
         assert "restart, and attach first" in text
         late = kernel.run("%gpu attach 1")
-        assert late.traceback == [late.error] and "\n" not in late.error
+        assert " ".join(late.traceback) == late.error and "\n" not in late.error
         assert "CUDA is already initialised in this kernel" in late.error
         assert "Restart it by hand, and attach before anything uses CUDA." in late.error
         assert "--restart" not in late.error, "nobody would restart it"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from genv_jupyter.model import Request
-from tests.fakedriver.driver import FakeDriver
-from tests.fakedriver.fixtures import fake_driver
+from tests.integration.driven import driven_server, fake_driver  # noqa: F401 (fixtures)
 from tests.integration.kernels import Kernel, Ran, Server, next_want
 
 __all__ = ["fake_driver"]
@@ -46,20 +44,6 @@ BAD = (
 )
 
 
-@pytest.fixture
-def server(
-    broker_home: Path, tmp_path: Path, fake_driver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    """A server of this process over a fake driver of two idle devices."""
-    driver: FakeDriver = fake_driver()
-    for name, value in driver.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    with Server(tmp_path) as server:
-        server.driver = driver
-        yield server
-
-
 def bare(uuid: str) -> str:
     return uuid.removeprefix("GPU-").replace("-", "")
 
@@ -67,7 +51,7 @@ def bare(uuid: str) -> str:
 def one_line(ran: Ran) -> str:
     """Return the message of a refused line; fail if there is a traceback."""
     assert ran.status == "error"
-    assert ran.traceback == [ran.error]
+    assert " ".join(ran.traceback) == ran.error
     assert "\n" not in ran.error and "Traceback" not in ran.error + ran.stderr
     return ran.error
 

@@ -75,7 +75,7 @@ def test_lab_simulates_only_where_it_must_and_says_so(asked: str | None, tmp_pat
     jupyter = tmp_path / "jupyter"
     jupyter.write_text('#!/bin/sh\necho "devices=$GENV_JUPYTER_SIMULATE" "$@"\n')
     jupyter.chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SHELL": "/bin/zsh"}
     if asked:
         environ["GENV_JUPYTER_SIMULATE"] = asked
     said = subprocess.run(
@@ -90,3 +90,4 @@ def test_lab_simulates_only_where_it_must_and_says_so(asked: str | None, tmp_pat
     assert f"devices={expected} lab" in said
     assert ("SIMULATED" in said) is bool(expected)
     assert "/lab/tree/quickstart.ipynb" in said and "--port=1" in said
+    assert "shell_command=/bin/zsh " in said  # no login shell: its profile may reset PATH

@@ -205,3 +205,10 @@ def test_jupyter_gpu_is_completed_and_jupyter_is_left_to_others() -> None:
     before = "other() { COMPREPLY=(theirs); }; complete -F other jupyter"
     assert "replied: theirs" in complete_in_bash("jupyter", "lab", "--", before=before)
     assert "asked" in complete_in_bash("jupyter", "gpu", "", before=before)
+
+
+def test_a_name_is_cut_only_where_there_is_no_room() -> None:
+    table = Table(("id", "name", "holds"), (("1", "n" * 60, "GPU 0"),), least=30)
+    assert f"1   {'n' * 60}  GPU 0" in to_text([table])
+    full = to_text([msgspec.structs.replace(table, rows=(("1", "n" * 90, "word " * 9),))])
+    assert "n…" in full and max(map(columns, full.splitlines())) <= 80

@@ -6,6 +6,7 @@ import pytest
 
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel.magics import GpuMagicFailed
 from genv_jupyter.kernel.parsing import TEXT, Command, read
 from genv_jupyter.model import Request
 
@@ -67,6 +68,31 @@ def test_what_cannot_be_read_has_a_code_and_a_hint(line: str, code: str) -> None
         read(line)
     assert caught.value.code == code
     assert caught.value.hint
+
+
+def test_what_is_nearly_right_is_told_what_would_be() -> None:
+    for line, said in {
+        "atach 0.5": "Did you mean `%gpu attach`?",
+        "attach 12G": "`--memory 12G`",
+        "attach 4gib": "`--memory 4gib`",
+    }.items():
+        with pytest.raises(GpuError) as caught:
+            read(line)
+        assert said in caught.value.hint
+    for line in ("zzz", "attach lots", "attach 1q"):
+        with pytest.raises(GpuError) as caught:
+            read(line)
+        assert "Did you" not in caught.value.hint and "--memory" not in caught.value.hint
+    assert read("help attach") == Command(verb="help")
+
+
+def test_a_refusal_is_shown_in_lines_that_fit_and_loses_nothing() -> None:
+    error = GpuError("What happened, to whom, and since when; " * 6, hint="Say --device 0. " * 9)
+    lines = GpuMagicFailed(str(error), error)._render_traceback_()
+    assert max(map(len, lines)) <= 78
+    assert " ".join(lines).split() == str(error).split()
+    assert any(line.startswith("Say --device") for line in lines)  # what to do begins a line
+    assert GpuMagicFailed("restarting")._render_traceback_() == ["restarting"]
 
 
 def test_help_names_every_verb_and_option() -> None:
