@@ -55,7 +55,9 @@ class Attribution:
         books = self.books
         for ancestor, start in processes.ancestors(pid):
             found = books.by_pid.get(ancestor)
-            if found is not None and books.environments[found].start == start:
+            # Turns ask without the lock: it may be ending at this moment.
+            row = None if found is None else books.environments.get(found)
+            if row is not None and row.start == start:
                 return found
         claimed = processes.marker(pid)
         return claimed if claimed in books.environments else None

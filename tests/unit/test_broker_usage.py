@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -232,3 +233,11 @@ def test_usage_of_others_is_not_told(desk: Bench) -> None:
     assert [it.environment for it in desk.broker.snapshot(desk.me).usage] == [kernel.id]
     event = desk.broker.changes(stranger)
     assert event is not None and event.environments and event.usage == ()
+
+
+def test_process_of_an_environment_that_is_just_ending_is_of_none(desk: Bench) -> None:
+    """Turns are settled on the event loop, without the lock: an error there would stop them all."""
+    environment_of = desk.broker.core.attribution.environment_of
+    books, pid = desk.broker.books, os.getpid()
+    books.by_pid[pid] = "has gone from the other table already"
+    assert environment_of(pid) is None
