@@ -38,6 +38,7 @@ from genv_jupyter.model import (
     Request,
     ServerReport,
 )
+from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
 T = TypeVar("T")
 Query = Mapping[str, str | None]
@@ -89,6 +90,24 @@ class Client:
     def usage(self, environment: str) -> EnvironmentUsage:
         """Return what an environment really uses; the broker reads the devices once a second."""
         return self._get("usage", EnvironmentUsage, {"environment": environment})
+
+    def device_history(
+        self, device: str, since: datetime, step: int | str | None = None
+    ) -> DeviceHistory:
+        """Return what was seen of a device since then, in points of ``step`` seconds or more."""
+        query = {"device": device, "since": since.isoformat(), "step": _text(step)}
+        return self._get("usage", DeviceHistory, query)
+
+    def environment_history(
+        self, environment: str, since: datetime, step: int | str | None = None
+    ) -> EnvironmentHistory:
+        """Return what was seen of an environment since then; it may have ended."""
+        query = {"environment": environment, "since": since.isoformat(), "step": _text(step)}
+        return self._get("usage", EnvironmentHistory, query)
+
+    def usage_report(self, since: datetime, by: By = "environment") -> UsageReport:
+        """Return what each user, device or environment had since then."""
+        return self._get("usage/report", UsageReport, {"since": since.isoformat(), "by": by})
 
     def create(self, new: NewEnvironment) -> Environment:
         """Create an environment for a process that no Jupyter server of ours started."""
@@ -280,6 +299,10 @@ class Client:
         if status >= 400:
             raise refusal(answer, status)
         return msgspec.json.decode(answer or b"null", type=kind)
+
+
+def _text(value: int | str | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def _path(*parts: str) -> str:

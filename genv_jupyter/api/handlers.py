@@ -15,6 +15,7 @@ import msgspec
 from tornado import web
 
 from genv_jupyter import __version__
+from genv_jupyter.api import usage
 from genv_jupyter.api.rendezvous import version_key
 from genv_jupyter.errors import (
     BadRequest,
@@ -313,8 +314,12 @@ class SmiHandler(Verbs):
 
 class UsageHandler(Verbs):
     async def get(self) -> None:
-        environment = self.get_query_argument("environment")
-        await self.answer(lambda: self.host.broker.usage(self.caller, environment))
+        await usage.usage(self)
+
+
+class UsageReportHandler(Verbs):
+    async def get(self) -> None:
+        await usage.report(self)
 
 
 class PlacementsHandler(Verbs):
@@ -389,6 +394,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
     ("usage", UsageHandler),
+    ("usage/report", UsageReportHandler),
     (f"servers/{_ID}", ServerHandler),
     (f"servers/{_ID}/kernels/{_ID}", KernelHandler),
     ("events", EventsHandler),

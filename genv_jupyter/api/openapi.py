@@ -33,6 +33,7 @@ from genv_jupyter.model import (
     Time,
     Turn,
 )
+from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
 Method = Literal["get", "put", "post", "patch", "delete"]
 INTERNAL = frozenset({"/replace"})
@@ -83,6 +84,7 @@ _EVERYWHERE = (
     errors.VersionMismatch,
     errors.BrokerDown,
 )
+_PAST = (errors.Unavailable,)
 _CUDA = Query("cuda", Cuda, "What the caller saw in the process just before.")
 _SERVER = Query("server", str, "Only the devices of this server's pool (sockets only).")
 
@@ -219,10 +221,28 @@ OPERATIONS: tuple[Operation, ...] = (
         method="get",
         path="/usage",
         name="usage",
-        summary="What an environment really uses of its grants, and its peak",
-        answer=EnvironmentUsage,
-        query=(Query("environment", str, "The environment (required); owner and admins only."),),
-        refusals=(*_READ, errors.BadRequest),
+        summary="What an environment really uses of its grants, and its peak; with `since` the "
+        "past of an environment or of a device",
+        answer=(EnvironmentUsage, DeviceHistory, EnvironmentHistory),
+        query=(
+            Query("environment", str, "This environment; owner and admins only."),
+            Query("device", str, "Or the past of the device of this UUID."),
+            Query("since", Time, "Where the past begins; left out, the usage now."),
+            Query("step", str, 'Seconds of a point, or "5m"; longer where too many would come.'),
+        ),
+        refusals=(*_READ, errors.BadRequest, errors.OutOfRange, errors.UnknownDevice, *_PAST),
+    ),
+    Operation(
+        method="get",
+        path="/usage/report",
+        name="usage_report",
+        summary="What each user, device or environment had: GPU time, idle time, peak memory",
+        answer=UsageReport,
+        query=(
+            Query("since", Time, "Where the report begins (required)."),
+            Query("by", By, "A row for each of these; environments if left out."),
+        ),
+        refusals=(errors.BadRequest, *_PAST),
     ),
     Operation(
         method="put",
@@ -289,7 +309,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
-    kinds = [kind for op in OPERATIONS for kind in (op.body, op.answer) if kind is not None]
+    kinds = [kind for op in OPERATIONS for kind in (op.body, *_answers(op)) if kind is not None]
     schemas, components = _schemas(kinds)
     paths: dict[str, dict[str, Any]] = {}
     for op in OPERATIONS:
@@ -328,19 +348,27 @@ def _schemas(kinds: list[Any]) -> tuple[dict[int, Any], dict[str, Any]]:
     return {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}, components
 
 
+def _answers(op: Operation) -> tuple[Any, ...]:
+    """Return what an operation may answer: one kind, several by its arguments, or nothing."""
+    if isinstance(op.answer, tuple):
+        return op.answer
+    return () if op.answer is None else (op.answer,)
+
+
 def _structs() -> list[type[Struct]]:
     """Return every wire type."""
-    from genv_jupyter import model
+    from genv_jupyter import model, reports
 
     return [
         value
-        for value in vars(model).values()
+        for value in {**vars(model), **vars(reports)}.values()
         if isinstance(value, type) and issubclass(value, Struct)
     ]
 
 
 def _operation(op: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
-    answer = {"type": "null"} if op.answer is None else schemas[id(op.answer)]
+    several = [schemas[id(kind)] for kind in _answers(op)]
+    answer = {"anyOf": several} if len(several) > 1 else (several or [{"type": "null"}])[0]
     built: dict[str, Any] = {
         "operationId": op.name,
         "summary": op.summary,

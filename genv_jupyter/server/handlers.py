@@ -216,7 +216,18 @@ class RestartHandler(Door):
 class UsageHandler(Door):
     @allowed("read")
     async def get(self) -> None:
-        await self.relay("GET", "usage", environment=self.argument("environment"))
+        environment, device = self.argument("environment"), self.argument("device")
+        since, step = self.argument("since"), self.argument("step")
+        await self.relay(
+            "GET", "usage", environment=environment, device=device, since=since, step=step
+        )
+
+
+class UsageReportHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        since, by = self.argument("since"), self.argument("by")
+        await self.relay("GET", "usage/report", since=since, by=by)
 
 
 class PlacementsHandler(Door):
@@ -313,6 +324,7 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}environments/{_ID}/restart", RestartHandler),
     (f"{_BASE}placements", PlacementsHandler),
     (f"{_BASE}usage", UsageHandler),
+    (f"{_BASE}usage/report", UsageReportHandler),
     (f"{_BASE}events", EventsHandler),
     (rf"{_BASE}openapi\.json", OpenApiHandler),
     (r"/genv-jupyter(?:/.*)?", NotFoundHandler),

@@ -28,6 +28,7 @@ VERBS = [
     ("POST", f"environments/{KERNEL}/restart", "write"),
     ("POST", "placements", "read"),
     ("GET", "usage", "read"),
+    ("GET", "usage/report", "read"),
     ("GET", "events", "read"),
     ("GET", "openapi.json", "read"),
 ]
@@ -131,6 +132,7 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("POST", "placements", {"devices": ["GPU-nowhere"]}, 404, "unknown_device"),
     ("GET", "events", None, 400, "bad_request"),
     ("GET", "usage", None, 400, "bad_request"),
+    ("GET", "usage/report", None, 400, "bad_request"),
 ]
 
 

@@ -168,8 +168,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What an environment really uses of its grants, and its peak */
+        /** What an environment really uses of its grants, and its peak; with `since` the past of an environment or of a device */
         get: operations["usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/usage/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What each user, device or environment had: GPU time, idle time, peak memory */
+        get: operations["usage_report"];
         put?: never;
         post?: never;
         delete?: never;
@@ -584,6 +601,110 @@ export interface components {
             utilization_mean: number | null;
             utilization_max: number | null;
             utilization_seconds: number | null;
+        };
+        /**
+         * DeviceHistory
+         * @description Answer of `GET usage?device=UUID&since=…`: points `step` seconds apart.
+         */
+        DeviceHistory: {
+            device: string;
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            step: number;
+            points: components["schemas"]["DevicePoint"][];
+        };
+        /**
+         * DevicePoint
+         * @description A device from `at` on, for the step of the answer; means, and maxima (`…_peak`).
+         *
+         *     `seconds` is for how long of that it was seen. `memory_granted` and `share` are what all
+         *     environments held of it; utilisation is percent.
+         */
+        DevicePoint: {
+            /** Format: date-time */
+            at: string;
+            seconds: number;
+            memory_used: number | null;
+            memory_peak: number | null;
+            utilization: number | null;
+            utilization_peak: number | null;
+            memory_granted: number | null;
+            share: number | null;
+        };
+        /**
+         * EnvironmentHistory
+         * @description Answer of `GET usage?environment=ID&since=…`; also of an environment that has ended.
+         */
+        EnvironmentHistory: {
+            environment: string;
+            user: string;
+            name: string | null;
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            step: number;
+            devices: components["schemas"]["GrantSeries"][];
+        };
+        /**
+         * GrantSeries
+         * @description What an environment held on one device.
+         */
+        GrantSeries: {
+            device: string;
+            points: components["schemas"]["GrantPoint"][];
+        };
+        /**
+         * GrantPoint
+         * @description A grant from `at` on. `seconds` is for how long it was held and seen.
+         *
+         *     `idle` is the part (0 to 1) of the time in which nothing was done with it, where known.
+         */
+        GrantPoint: {
+            /** Format: date-time */
+            at: string;
+            seconds: number;
+            memory: number | null;
+            share: number | null;
+            memory_used: number | null;
+            memory_peak: number | null;
+            idle: number | null;
+        };
+        /**
+         * UsageReport
+         * @description Answer of `GET usage/report`. `seen_seconds` is for how long anybody looked.
+         */
+        UsageReport: {
+            /** @enum {unknown} */
+            by: "device" | "environment" | "user";
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            seen_seconds: number;
+            simulated: boolean;
+            lost_samples: number;
+            rows: components["schemas"]["ReportRow"][];
+        };
+        /**
+         * ReportRow
+         * @description What one user, device or environment had.
+         *
+         *     `gpu_seconds` is share x time. Of `held_seconds`, `known_seconds` are those in which use
+         *     was known, and `idle_seconds` those of them in which nothing was done. `memory_peak` is the
+         *     most that was seen in use. `name` of an environment is for its owner and admins only.
+         */
+        ReportRow: {
+            key: string;
+            user: string | null;
+            name: string | null;
+            gpu_seconds: number;
+            held_seconds: number;
+            known_seconds: number;
+            idle_seconds: number;
+            memory_peak: number | null;
         };
         /**
          * ServerReport
@@ -1963,8 +2084,14 @@ export interface operations {
     usage: {
         parameters: {
             query?: {
-                /** @description The environment (required); owner and admins only. */
+                /** @description This environment; owner and admins only. */
                 environment?: string;
+                /** @description Or the past of the device of this UUID. */
+                device?: string;
+                /** @description Where the past begins; left out, the usage now. */
+                since?: string;
+                /** @description Seconds of a point, or "5m"; longer where too many would come. */
+                step?: string;
             };
             header?: never;
             path?: never;
@@ -1972,13 +2099,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What an environment really uses of its grants, and its peak */
+            /** @description What an environment really uses of its grants, and its peak; with `since` the past of an environment or of a device */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["EnvironmentUsage"];
+                    "application/json": components["schemas"]["EnvironmentUsage"] | components["schemas"]["DeviceHistory"] | components["schemas"]["EnvironmentHistory"];
                 };
             };
             /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
@@ -2011,8 +2138,20 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description `unknown_environment`: No environment of that id. */
+            /**
+             * @description `unknown_environment`: No environment of that id.
+             *     `unknown_device`: No device of that UUID, prefix or index in the caller's pool.
+             */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2038,7 +2177,92 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            /**
+             * @description `unavailable`: Something this host needs does not work at present.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    usage_report: {
+        parameters: {
+            query?: {
+                /** @description Where the report begins (required). */
+                since?: string;
+                /** @description A row for each of these; environments if left out. */
+                by?: "device" | "environment" | "user";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What each user, device or environment had: GPU time, idle time, peak memory */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageReport"];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unavailable`: Something this host needs does not work at present.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
             503: {
                 headers: {
                     [name: string]: unknown;
