@@ -18,6 +18,7 @@ from jupyter_client.manager import KernelManager
 from genv_jupyter import __version__
 from genv_jupyter.api.client import Client
 from genv_jupyter.model import Environment, KernelReport, ServerReport, Want
+from tests.fakedriver.driver import FakeDriver
 
 STARTUP = Path(__file__).parents[2] / "jupyter-config/ipython/startup/50-genv-jupyter.py"
 TIMEOUT = 60
@@ -144,7 +145,12 @@ class Kernel:
 
 
 class Server:
-    """Plays the part of a Jupyter server towards the broker: this process is the server."""
+    """Plays the part of a Jupyter server towards the broker: this process is the server.
+
+    ``driver`` is the fake driver below, where there is one.
+    """
+
+    driver: FakeDriver
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

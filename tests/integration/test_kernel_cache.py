@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.fakedriver.fixtures import fake_driver
+from tests.integration.driven import driven_server, fake_driver  # noqa: F401 (fixtures)
 from tests.integration.kernels import Kernel, Server
 
 __all__ = ["fake_driver"]
@@ -53,17 +51,6 @@ cupy = sys.modules["cupy"] = types.ModuleType("cupy")
 cupy.get_default_memory_pool = lambda: pool
 cupy.get_default_pinned_memory_pool = lambda: pinned
 """
-
-
-@pytest.fixture
-def server(
-    broker_home: Path, tmp_path: Path, fake_driver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    for name, value in fake_driver().environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    with Server(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

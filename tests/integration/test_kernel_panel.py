@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook
 
 from genv_jupyter.kernel.panel import THREAD
-from tests.fakedriver.fixtures import fake_driver
+from tests.integration.driven import driven_server, fake_driver  # noqa: F401 (fixtures)
 from tests.integration.kernels import STARTUP, TIMEOUT, Kernel, ServedKernel, Server
 from tests.integration.test_kernel_cache import CUDA
 
@@ -22,17 +22,6 @@ __all__ = ["fake_driver"]
 VIEW = "application/vnd.jupyter.widget-view+json"
 THREADS = f"[t.name for t in __import__('threading').enumerate()].count({THREAD!r})"
 WIDGETS = "len(__import__('ipywidgets').widgets.widget._instances)"
-
-
-@pytest.fixture
-def server(
-    broker_home: Path, tmp_path: Path, fake_driver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    for name, value in fake_driver().environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    with Server(tmp_path) as server:
-        yield server
 
 
 class Front:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from genv_jupyter.api import rendezvous
 from genv_jupyter.isolation import processes
-from tests.fakedriver.driver import FakeDriver
-from tests.fakedriver.fixtures import MakeDriver, fake_driver
+from tests.integration.driven import driven_server, fake_driver  # noqa: F401 (fixtures)
 from tests.integration.kernels import Kernel, Ran, Server
 
 __all__ = ["fake_driver"]
@@ -40,20 +36,6 @@ torch.cuda = cuda
 sys.modules["torch"] = torch
 """
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB"
-
-
-@pytest.fixture
-def server(
-    broker_home: Path, tmp_path: Path, fake_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    """A server of this process over a fake driver of two idle devices of 24 GiB."""
-    driver: FakeDriver = fake_driver()
-    for name, value in driver.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    with Server(tmp_path) as server:
-        server.driver = driver
-        yield server
 
 
 def block(ran: Ran) -> str:
