@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from genv_jupyter import __version__
-from genv_jupyter.cli import changing, completion, looking, run, turn
+from genv_jupyter.cli import changing, completion, looking, report, run, turn
 from genv_jupyter.cli.output import STATUSES
 
 
@@ -44,6 +44,7 @@ for command in (
     looking.status,
     looking.devices,
     looking.envs,
+    report.report,
     looking.doctor_command,
     looking.health,
     completion.completion,
