@@ -70,6 +70,11 @@ def connect(timeout: float = 5.0) -> socket.socket:
         sock.settimeout(timeout)
         sock.connect(where)
         uid = peer(sock)[1]
+        if not where.startswith("\0") and uid not in (0, os.getuid()):
+            raise BrokerDown(
+                f"At {where} listens a process of uid {uid}, which is not believed.",
+                hint="Set GENV_JUPYTER_SOCKET to a path in a directory of your own, or unset it.",
+            )
         if where.startswith("\0") and uid != os.getuid():
             raise BrokerDown(
                 f"The name of your GPU broker on this host is taken by a process of uid {uid}.",

@@ -138,7 +138,7 @@ def claim_socket(path: Path) -> None:
     Unavailable
         What is there is no socket, or not ours.
     """
-    private(path.parent)
+    stays(private(path.parent))
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)  # never closed
     try:

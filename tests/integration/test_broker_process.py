@@ -175,6 +175,27 @@ def test_a_name_taken_by_another_user_is_said(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_path_where_another_user_listens_is_not_believed(
+    broker_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = broker_home.parent / "theirs.sock"
+    code = (
+        "import os, socket, sys\n"
+        "sock = socket.socket(socket.AF_UNIX); sock.bind(sys.argv[1])\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sock.listen(); print(flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as squatter:
+        assert squatter.stdout is not None and squatter.stdout.readline()
+        monkeypatch.setenv("GENV_JUPYTER_SOCKET", str(path))
+        with pytest.raises(BrokerDown, match="uid 65534, which is not believed"):
+            Client(timeout=2).health()
+        squatter.kill()
+    monkeypatch.delenv("GENV_JUPYTER_SOCKET")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_another_user_is_turned_away(broker_home: Path) -> None:
     Client().health()
     intruder = (
