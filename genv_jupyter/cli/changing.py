@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.cli.looking import shown
@@ -44,15 +43,7 @@ def attach(environment: str | None, restart: bool, **asked: Any) -> tuple[Any, V
             f"A {target.kind} sees what it was started with, and nothing that comes later.",
             hint=f"End it, and start it again: `jupyter gpu {verb} …`.",
         )
-    if not project.names_amount(request) and target.grants and target.request is not None:
-        said = {"name": request.name, "processes": request.processes}
-        if request.mps != "auto":
-            said["mps"] = request.mps
-        more = {key: value for key, value in said.items() if value is not None}
-        request = msgspec.structs.replace(target.request, **more)
-    else:
-        request = project.filled(request, project.here())
-    found = client.attach(target.id, request, restart=restart)
+    found = client.attach(target.id, project.asked_of(target, request), restart=restart)
     if restart and found.applied != "live":
         client.restart(found.id)
         return _restarted(client, target)

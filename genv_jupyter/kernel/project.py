@@ -22,7 +22,7 @@ from msgspec import Struct
 from genv_jupyter.demand import demand_of, read_request
 from genv_jupyter.errors import BadRequest, GpuError
 from genv_jupyter.isolation.inherited import DEFAULT_REQUEST
-from genv_jupyter.model import Request
+from genv_jupyter.model import Environment, Request
 
 FILE = "genv.toml"
 AMOUNTS = ("gpus", "fraction", "memory")
@@ -126,6 +126,27 @@ def filled(request: Request, project: Project | None) -> Request:
         if getattr(request, key) is None
     }
     return msgspec.structs.replace(request, **rest)
+
+
+def asked_of(mine: Environment | None, request: Request) -> Request:
+    """Return what an attach to a running environment asks for.
+
+    One that names an amount means just that. Else it is what the environment has asked for already
+    and, where it has nothing, what ``filled`` says; with what the request says besides.
+    """
+    if names_amount(request):
+        return request
+    if mine is not None and mine.request is not None and mine.grants:
+        base = mine.request
+    else:
+        base = filled(Request(), here())
+    said = {
+        "name": request.name,
+        "processes": request.processes,
+        "mps": None if request.mps == "auto" else request.mps,
+    }
+    more = {key: value for key, value in said.items() if value is not None}
+    return msgspec.structs.replace(base, **more)
 
 
 def here() -> Project | None:

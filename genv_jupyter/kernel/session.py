@@ -15,7 +15,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
 from genv_jupyter.isolation import inherited, live
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.kernel import inside, origin, project, sight, words
+from genv_jupyter.kernel import inside, origin, sight, words
 from genv_jupyter.kernel.views import StatusView
 from genv_jupyter.model import (
     Cuda,
@@ -282,6 +282,8 @@ class Restarting(Exception):
 
 def default_request() -> Request:
     """Return what an ``attach`` without arguments asks for: the project's, or the policy's."""
+    from genv_jupyter.kernel import project  # reads TOML: not for the first `%gpu`
+
     return project.filled(Request(), project.here())
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.isolation import inherited
+from genv_jupyter.model import NewEnvironment
 from tests.integration.kernels import Kernel
 from tests.integration.kernels import Server as ServerOfKernels
 from tests.integration.servers import Server
@@ -115,6 +116,19 @@ def test_project_file_and_the_magic(broker_home: Path, tmp_path: Path) -> None:
         saved = kernel.run("%gpu attach --memory 4G --save")
         assert f"Saved in {tmp_path / 'genv.toml'}." in saved.stdout
         assert (tmp_path / "genv.toml").read_text() == '# ours\nmemory = "4G"\n'
+
+
+def test_project_of_a_terminal_names_no_notebook_elsewhere(
+    broker_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "genv.toml").write_text('fraction = 0.5\nname = "llm"\nduration = "2h"\n')
+    new = NewEnvironment(kind="kernel", pid=os.getpid(), name="other.ipynb")
+    kernel = Client().create(new).id
+    attached = jupyter_gpu("attach", "0.25", "-k", kernel, "--json", cwd=tmp_path)
+    found = json.loads(attached.stdout)
+    assert (found["name"], found["request"]["fraction"]) == ("other.ipynb", 0.25), found
+    again = json.loads(jupyter_gpu("attach", "-k", kernel, "--json", cwd=tmp_path).stdout)
+    assert (again["name"], again["request"]["fraction"]) == ("other.ipynb", 0.25), "as it had it"
 
 
 def test_program_from_a_hidden_notebook_has_an_environment_of_its_own(
