@@ -15,7 +15,7 @@ CACHE = Path(__file__).parent / "_build"
 
 _SHARED = ("json.c", "scenario.c", "state.c")
 LIBRARIES = {
-    "libcuda.so.1": (*_SHARED, "visible.c", "cuda.c", "entry.c", "context.c"),
+    "libcuda.so.1": (*_SHARED, "visible.c", "cuda.c", "entry.c", "context.c", "mps.c"),
     "libnvidia-ml.so.1": (
         *_SHARED,
         *("nvml.c", "nvml_usage.c", "nvml_smi.c", "nvml_absent.c"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -364,3 +366,31 @@ def test_unknown_key_is_refused(fake_driver: MakeDriver) -> None:
         driver.update(devies=[])
     with pytest.raises(KeyError, match="GPU-none"):
         driver.lose("GPU-none")
+
+
+def test_a_cap_of_mps_counts_for_each_process_where_a_daemon_listens(
+    fake_driver: MakeDriver, tmp_path: Path
+) -> None:
+    driver = fake_driver()
+    with tempfile.TemporaryDirectory(prefix="gj") as pipe:
+        mps = {
+            "CUDA_MPS_PIPE_DIRECTORY": pipe,
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        }
+        begin = "cuda.cuInit(0), context()"
+        units = "cuda.cuDeviceGetAttribute(cuda.CUdevice_attribute(16), 0)[1]"
+        with Remote(driver, **mps) as alone:
+            alone(begin)
+            assert alone("cuda.cuMemGetInfo()[1]") > 20 * GIB, "without a word it has no cap"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+            daemon.bind(f"{pipe}/control")
+            daemon.listen(8)
+            with Remote(driver, **mps) as one, Remote(driver, **mps) as other:
+                for process in (one, other):
+                    process(begin)
+                    free, total = process("cuda.cuMemGetInfo()[1:]")
+                    assert free == 2 * GIB - CONTEXT and total > 20 * GIB
+                    assert process(units) == 32
+                    assert process("allocate(2**30)") == 0
+                    assert process("allocate(2**30)") == 2, "its context counts"

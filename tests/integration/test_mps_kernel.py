@@ -6,12 +6,14 @@ NVIDIA's driver does with it.
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,8 @@ from tests.conftest import end_broker
 from tests.debian import unpacked
 from tests.fakedriver.driver import FakeDriver
 from tests.fakedriver.fixtures import MakeDriver, fake_driver
-from tests.integration.servers import Server
+from tests.integration.kernels import Server as Notebooks
+from tests.integration.servers import Server, eventually
 
 __all__ = ["fake_driver"]
 
@@ -70,6 +73,57 @@ async def test_a_share_is_set_up_in_its_kernel(driver: FakeDriver, server: Serve
         assert await talk.evaluate(READ) == repr(["/nonexistent/genv-jupyter", None, None])
         await talk.run("%gpu release")
         assert await talk.evaluate(READ) == repr([None, None, None])
+
+
+USE = """
+from cuda.bindings import driver as cuda
+cuda.cuInit(0)
+device = cuda.cuDeviceGet(0)[1]
+context = cuda.cuCtxCreate(None, 0, device)[1]
+free, total = cuda.cuMemGetInfo()[1:]
+unit = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+units = cuda.cuDeviceGetAttribute(unit, device)[1]
+def allocate(gib):
+    error, pointer = cuda.cuMemAlloc(gib * 2**30)
+    if error != cuda.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(error)
+"""
+
+
+async def test_a_cap_is_met_in_a_cell_and_explained(driver: FakeDriver, server: Server) -> None:
+    """The fake driver keeps the cap: this shows that our variables reach it, and what is told."""
+    kernel = await server.start_kernel()
+    async with server.talk(kernel) as talk:
+        assert (await talk.run("%gpu attach 0.25"))["status"] == "ok"
+        (grant,) = (await server.environment(kernel))["grants"]
+        assert (await talk.run(USE))["status"] == "ok"
+        free, total, units = ast.literal_eval(await talk.evaluate("[free, total, units]"))
+        assert grant["memory"] - 301 * 2**20 < free <= grant["memory"] - 300 * 2**20
+        assert total > 3 * grant["memory"], "of all the device, as MPS leaves it"
+        assert units == 32, "a quarter of 128"
+        assert (await talk.run("allocate(5)"))["status"] == "ok"
+        failed = await talk.run("allocate(2)")
+        assert failed["status"] == "error" and "OUT_OF_MEMORY" in failed["evalue"]
+
+        async def told() -> dict[str, Any] | None:
+            environment = await server.environment(kernel)
+            return environment if environment["reason"] else None
+
+        # The daemon has no such client, and that is told too: here nobody but the fake keeps to it.
+        environment = await eventually(told, "it is no client of the real daemon")
+        assert "works without MPS" in environment["reason"]
+        assert environment["grants"][0]["limits"]["memory"]["verified"] is False
+
+
+def test_the_block_under_the_traceback_names_the_cap(driver: FakeDriver, tmp_path: Path) -> None:
+    with Notebooks(tmp_path) as notebooks:
+        kernel = notebooks.kernel("llm")
+        assert kernel.run("%gpu attach 0.25").ok
+        assert kernel.run(USE + "allocate(5)").ok
+        ran = kernel.run("allocate(2)")
+        said = " ".join(ran.text.split())
+        assert "Out of GPU memory" in said and "of a cap of 5.9 GiB" in said, ran
+        assert "smaller batch" in said
 
 
 async def test_what_ends_a_process_takes_it_off_mps_first(

@@ -66,7 +66,8 @@ static bool may_open_context(const table *shared, const place *where)
 static CUresult charge_to(table *shared, const place *where, uint64_t context, uint64_t bytes)
 {
     REQUIRE(!context || may_open_context(shared, where), CUDA_ERROR_DEVICE_UNAVAILABLE);
-    REQUIRE(memory_of(shared, where).free >= context + bytes, CUDA_ERROR_OUT_OF_MEMORY);
+    uint64_t room = mps_room(table_row(shared, where->uuid, false), memory_of(shared, where).free);
+    REQUIRE(room >= context + bytes, CUDA_ERROR_OUT_OF_MEMORY);
     holding *row = table_row(shared, where->uuid, context > 0);
     REQUIRE(row, CUDA_ERROR_OUT_OF_MEMORY);
     row->allocated += bytes;
@@ -357,8 +358,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     table *shared = table_open();
     REQUIRE(shared, CUDA_ERROR_OPERATING_SYSTEM);
     memory now = memory_of(shared, &where);
+    *free_bytes = mps_room(table_row(shared, where.uuid, false), now.free);
     table_close(shared);
-    *free_bytes = now.free;
     *total = now.total - now.reserved;
     return CUDA_SUCCESS;
 }

@@ -56,6 +56,7 @@ CUresult cuInit(unsigned int flags)
     REQUIRE(shared = table_open(), CUDA_ERROR_OPERATING_SYSTEM);
     table_forget_own(shared);
     table_close(shared);
+    mps_join();
     ready_in = getpid();
     return CUDA_SUCCESS;
 }
@@ -163,7 +164,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
         *value = (int)scenario_number(0, "devices.%d.compute_capability.1", on);
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        *value = (int)scenario_number(128, "%smultiprocessors", where.path);
+        *value = (int)mps_multiprocessors(scenario_number(128, "%smultiprocessors", where.path));
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
         *value = (int)scenario_number(0, "devices.%d.compute_mode", on);

@@ -29,6 +29,9 @@
 void cuda_leave(int *scope);
 bool cuda_ready(void);                      /* cuInit succeeded, in this process, not its parent */
 const char *cuda_uuid(CUdevice ordinal);    /* NULL: no such ordinal */
+void mps_join(void);                        /* called by cuInit */
+uint64_t mps_room(const holding *own, uint64_t room); /* what of the room is for this process */
+uint64_t mps_multiprocessors(uint64_t all);
 int visible_devices(const char *visible, const char *order, char out[][UUID_SIZE]);
 
 #endif
