@@ -64,6 +64,7 @@ class Stub:
         self.warned = False
         shell.register_magic_function(self.gpu, "line_cell", "gpu")
         shell.events.register("post_run_cell", self.after_cell)
+        shell.Completer.custom_matchers.append(self.complete)
         self.watching = managed and self.on_import != "off"
         if self.watching:
             sys.meta_path.insert(0, self)
@@ -88,6 +89,20 @@ class Stub:
         if cell is not None:
             return self.shell.find_cell_magic("gpu")(line, cell)
         return self.shell.find_line_magic("gpu")(line)
+
+    def complete(self, context: Any) -> Any:
+        """Complete a line of ``%gpu``: a matcher of IPython."""
+        try:
+            if "%gpu" in context.text_until_cursor:
+                from genv_jupyter.kernel.completing import match
+
+                return match(context)
+        except ImportError:
+            pass  # `%gpu` itself says so
+        return {"completions": []}
+
+    complete.matcher_api_version = 2  # type: ignore[attr-defined]
+    complete.matcher_identifier = "genv_jupyter"  # type: ignore[attr-defined]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Finder of ``sys.meta_path``: find a framework as the others do, and say a word first."""

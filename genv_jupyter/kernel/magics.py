@@ -8,12 +8,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
-from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel import memory_errors, parsing, project
 from genv_jupyter.kernel.parsing import TEXT, Command
-from genv_jupyter.kernel.session import Restarting, Session
+from genv_jupyter.kernel.session import Restarting, Session, default_request
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
+from genv_jupyter.model import Request
 
 
 class GpuMagicFailed(Exception):
@@ -76,9 +79,7 @@ class GpuMagics:
 
                 return help.view()
             case "attach":
-                from genv_jupyter.kernel import project
-
-                request = project.asked_of(session.environment(), command.request)
+                request = self._request(command.request)
                 if command.save:
                     print(f"Saved in {project.save(request, project.here())}.", flush=True)
                 return session.attach(request, restart=command.restart)
@@ -120,20 +121,22 @@ class GpuMagics:
                 return panel.show(session)
         return session.status()
 
-
-def complete(shell: Any, event: Any) -> list[str]:
-    """Complete the verbs of ``%gpu`` and their options."""
-    words = event.line[: len(event.text_until_cursor)].split()
-    if words and event.text_until_cursor[-1:] != " ":
-        words = words[:-1]
-    if len(words) <= 1:
-        return list(parsing.VERBS)
-    return list(parsing.OPTIONS.get(words[1], ()))
-
-
-def complete_cell(shell: Any, event: Any) -> list[str]:
-    """Complete the line of ``%%gpu``."""
-    return ["--timeout"] if "turn " in event.text_until_cursor else ["turn"]
+    def _request(self, request: Request) -> Request:
+        """Fill in what an ``attach`` that names no amount asks for: what it has, or the default."""
+        amounts = (request.gpus, request.fraction, request.memory, request.devices)
+        if any(amount is not None for amount in amounts):
+            return request
+        mine = self.session.environment()
+        if mine is not None and mine.request is not None and mine.grants:
+            base = mine.request
+        else:
+            base = default_request()
+        named = {"name": request.name, "processes": request.processes}
+        if request.mps != "auto":
+            named["mps"] = request.mps
+        return msgspec.structs.replace(
+            base, **{field: value for field, value in named.items() if value is not None}
+        )
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -146,11 +149,10 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(magics.gpu_cell, "cell", "gpu")
     stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
     if stub is None:  # otherwise it looks at errors for us
-        from genv_jupyter.kernel import memory_errors
+        from genv_jupyter.kernel import completing
 
+        completing.install(shell)
         magics.end_watch = memory_errors.watch(shell)
-    shell.set_hook("complete_command", complete, str_key="%gpu")
-    shell.set_hook("complete_command", complete_cell, str_key="%%gpu")
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -159,6 +161,10 @@ def unload_ipython_extension(shell: Any) -> None:
     current = getattr(shell.find_line_magic("gpu"), "__self__", None)
     if isinstance(current, GpuMagics):
         current.end_watch()
+        if stub is None:
+            from genv_jupyter.kernel import completing
+
+            completing.uninstall(shell)
     if stub is not None:
         shell.register_magic_function(stub.gpu, "line_cell", "gpu")
     else:

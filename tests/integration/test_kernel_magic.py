@@ -99,8 +99,25 @@ def test_views_of_every_verb(server: Server) -> None:
     kernel.run("status = %gpu")
     assert kernel.value("status.environment.grants[0].compute") == 5000
     assert "my plots" not in kernel.run("%gpu release").text.split("\n")[0]
-    completed = kernel.client.complete("%gpu att", reply=True, timeout=30)
-    assert "attach" in completed["content"]["matches"]
+
+
+def test_tab_knows_the_verbs_before_their_first_use_and_adds_no_names_of_python(
+    server: Server,
+) -> None:
+    kernel = server.kernel("llm")
+
+    def tab(line: str) -> list[str]:
+        reply = kernel.client.complete(line, reply=True, timeout=30)
+        return list(reply["content"]["matches"])
+
+    for _ in range(2):  # by the stub, then by the magic that it has loaded
+        assert tab("%gpu at") == tab("x = %gpu at") == ["attach"]
+        assert {"attach", "release", "doctor"} <= set(tab("%gpu ")) and "and" not in tab("%gpu ")
+        assert "--memory" in tab("%gpu attach --") and "print" not in tab("%gpu attach --")
+        assert "--memory" not in tab("%gpu attach --memory 4G --")
+        assert tab("%%gpu ") == ["turn"] and tab("%%gpu turn -") == ["--timeout"]
+        assert "print" in tab("pri"), "all else is completed as ever"
+        assert kernel.run("%gpu").ok
 
 
 def test_bad_input_is_one_line_and_changes_nothing(server: Server) -> None:

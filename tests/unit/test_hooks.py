@@ -24,6 +24,7 @@ class Shell:
     """As much of IPython as the stub touches."""
 
     events = types.SimpleNamespace(register=lambda name, function: None)
+    Completer = types.SimpleNamespace(custom_matchers=[])
 
     def register_magic_function(self, *_: object) -> None:
         pass
