@@ -8,15 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
-from genv_jupyter.kernel import memory_errors, parsing, project
+from genv_jupyter.kernel import parsing
 from genv_jupyter.kernel.parsing import TEXT, Command
-from genv_jupyter.kernel.session import Restarting, Session, default_request
+from genv_jupyter.kernel.session import Restarting, Session
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
-from genv_jupyter.model import Request
 
 
 class GpuMagicFailed(Exception):
@@ -79,7 +76,9 @@ class GpuMagics:
 
                 return help.view()
             case "attach":
-                request = self._request(command.request)
+                from genv_jupyter.kernel import project
+
+                request = project.asked_of(session.environment(), command.request)
                 if command.save:
                     print(f"Saved in {project.save(request, project.here())}.", flush=True)
                 return session.attach(request, restart=command.restart)
@@ -121,23 +120,6 @@ class GpuMagics:
                 return panel.show(session)
         return session.status()
 
-    def _request(self, request: Request) -> Request:
-        """Fill in what an ``attach`` that names no amount asks for: what it has, or the default."""
-        amounts = (request.gpus, request.fraction, request.memory, request.devices)
-        if any(amount is not None for amount in amounts):
-            return request
-        mine = self.session.environment()
-        if mine is not None and mine.request is not None and mine.grants:
-            base = mine.request
-        else:
-            base = default_request()
-        named = {"name": request.name, "processes": request.processes}
-        if request.mps != "auto":
-            named["mps"] = request.mps
-        return msgspec.structs.replace(
-            base, **{field: value for field, value in named.items() if value is not None}
-        )
-
 
 def load_ipython_extension(shell: Any) -> None:
     """Make ``%gpu`` the real one (``%load_ext genv_jupyter``, or the first use of the stub's)."""
@@ -149,10 +131,10 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(magics.gpu_cell, "cell", "gpu")
     stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
     if stub is None:  # otherwise it looks at errors for us
-        from genv_jupyter.kernel import completing
+        from genv_jupyter.kernel import completing, memory_errors
 
-        completing.install(shell)
         magics.end_watch = memory_errors.watch(shell)
+        completing.install(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
