@@ -1,5 +1,5 @@
 """``python -m genv_jupyter.cli``."""
 
-from genv_jupyter.cli.main import main
+from genv_jupyter.cli.start import main
 
-main(prog_name="jupyter gpu")
+main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 _MISSING_STATUS = 3
@@ -9,6 +10,9 @@ _MISSING_STATUS = 3
 
 def main() -> None:
     """Run ``jupyter gpu``."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is begun: no traceback of imports
     try:
         from genv_jupyter.cli.main import main as run
     except ModuleNotFoundError as error:
@@ -21,4 +25,5 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(_MISSING_STATUS) from None
+    signal.signal(signal.SIGINT, before)
     run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +84,18 @@ def test_health_tells_scripts_of_a_driver_in_trouble(
     health = jupyter_gpu("health")
     trouble = json.loads(jupyter_gpu("health", "--json").stdout)["driver"]
     assert health.returncode == (3 if trouble else 0)
+
+
+def test_an_interrupt_before_anything_is_begun_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import time; print('begun', flush=True); time.sleep(600)")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "genv_jupyter.cli"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode == -signal.SIGINT
