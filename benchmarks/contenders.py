@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from genv_jupyter.api.client import Client
-from genv_jupyter.api.handlers import user_name
+from genv_jupyter.api.doors import user_name
 from genv_jupyter.broker import directories
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource

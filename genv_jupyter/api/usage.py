@@ -17,7 +17,7 @@ from genv_jupyter.reports import By
 from genv_jupyter.units import parse_duration
 
 if TYPE_CHECKING:
-    from genv_jupyter.api.handlers import Verbs
+    from genv_jupyter.api.doors import Verbs
 
 READ_SECONDS = 8.0
 """For which a reader of the past waits for the disk: less than clients wait for the broker."""

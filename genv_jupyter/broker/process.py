@@ -24,7 +24,8 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
-from genv_jupyter.api.handlers import MAX_BODY, Verbs, application, user_name
+from genv_jupyter.api.doors import MAX_BODY, Verbs, user_name
+from genv_jupyter.api.handlers import application
 from genv_jupyter.broker import directories, failpoints
 from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.service import Broker

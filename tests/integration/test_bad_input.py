@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from genv_jupyter.api import openapi
+from genv_jupyter.api import openapi, operations
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import all_errors
 from genv_jupyter.model import NewEnvironment
 
 DOCUMENT = openapi.document()
-OPERATIONS = [op for op in openapi.OPERATIONS if op.name not in ("events", "openapi")]
+OPERATIONS = [op for op in operations.OPERATIONS if op.name not in ("events", "openapi")]
 ATTACH = next(op for op in OPERATIONS if op.name == "attach")
 
 numbers = st.one_of(
@@ -99,7 +99,9 @@ def test_nothing_that_is_sent_breaks_the_broker_or_changes_anything(broker_home:
         body=bodies,
         query=queries,
     )
-    def send(operation: openapi.Operation, name: str, body: bytes, query: dict[str, str]) -> None:
+    def send(
+        operation: operations.Operation, name: str, body: bytes, query: dict[str, str]
+    ) -> None:
         path = operation.path.strip("/")
         for parameter in ("{id}", "{kernel}"):
             path = path.replace(parameter, quoted(name))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from genv_jupyter.api.handlers import user_name
+from genv_jupyter.api.doors import user_name
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import ProcessReading

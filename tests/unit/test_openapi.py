@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from tornado import web
 
-from genv_jupyter.api import handlers, openapi
+from genv_jupyter.api import handlers, openapi, operations
 from genv_jupyter.errors import GpuError, NoCapacity, all_errors
 from genv_jupyter.model import Request
 from genv_jupyter.server import handlers as server_handlers
@@ -70,12 +70,12 @@ def references(node: Any) -> Iterator[str]:
 
 
 def test_every_route_of_the_socket_is_described_and_the_reverse() -> None:
-    public = {route for route in handled(handlers.ROUTES) if route[1] not in openapi.INTERNAL}
+    public = {route for route in handled(handlers.ROUTES) if route[1] not in operations.INTERNAL}
     assert public == described()
 
 
 def test_internal_routes_exist() -> None:
-    assert {path for _, path in handled(handlers.ROUTES)} >= openapi.INTERNAL
+    assert {path for _, path in handled(handlers.ROUTES)} >= operations.INTERNAL
 
 
 def test_jupyter_server_has_all_routes_but_what_servers_tell() -> None:
@@ -89,7 +89,7 @@ def test_jupyter_server_has_all_routes_but_what_servers_tell() -> None:
 
 
 def test_operations_have_names_of_their_own() -> None:
-    names = [operation.name for operation in openapi.OPERATIONS]
+    names = [operation.name for operation in operations.OPERATIONS]
     assert len(set(names)) == len(names)
 
 

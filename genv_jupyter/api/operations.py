@@ -1,0 +1,297 @@
+"""Every operation of the REST API, in one table: what the OpenAPI document is made from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from genv_jupyter import errors
+from genv_jupyter.errors import GpuError
+from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
+from genv_jupyter.model import (
+    BrokerHealth,
+    Cuda,
+    Device,
+    DryRun,
+    Environment,
+    EnvironmentPatch,
+    EnvironmentUsage,
+    Event,
+    KernelReport,
+    NewEnvironment,
+    Request,
+    ServerReport,
+    Time,
+    Turn,
+)
+from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
+
+Method = Literal["get", "put", "post", "patch", "delete"]
+INTERNAL = frozenset({"/replace"})
+"""Routes for brokers among themselves; no part of the public surface."""
+
+
+class Query(Struct, frozen=True):
+    """A query argument of an operation."""
+
+    name: str
+    kind: Any
+    meaning: str
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One verb of the API: what goes in, what comes out, and what may be refused."""
+
+    method: Method
+    path: str
+    name: str
+    summary: str
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    query: tuple[Query, ...] = ()
+    refusals: tuple[type[GpuError], ...] = ()
+    media: str = "application/json"
+
+
+_READ = (errors.UnknownEnvironment, errors.NotYours)
+_BODY = (errors.BadRequest, errors.TooLarge)
+_ASK = (
+    *_BODY,
+    *_READ,
+    errors.UnknownDevice,
+    errors.AmbiguousDevice,
+    errors.OutOfRange,
+    errors.NoCapacity,
+    errors.NoDriver,
+    errors.DriverTimeout,
+)
+EVERYWHERE = (
+    GpuError,
+    errors.Unauthenticated,
+    errors.Forbidden,
+    errors.VersionMismatch,
+    errors.BrokerDown,
+)
+_PAST = (errors.Unavailable,)
+_CUDA = Query("cuda", Cuda, "What the caller saw in the process just before.")
+_SERVER = Query("server", str, "Only the devices of this server's pool (sockets only).")
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        method="get",
+        path="/health",
+        name="health",
+        summary="How the broker, its ledger and the driver are",
+        answer=BrokerHealth,
+    ),
+    Operation(
+        method="get",
+        path="/devices",
+        name="devices",
+        summary="The devices of the pool, each with its grants",
+        answer=list[Device],
+        query=(_SERVER, Query("fresh", bool, "Read the driver anew (sockets only).")),
+        refusals=(errors.BadRequest,),
+    ),
+    Operation(
+        method="get",
+        path="/environments",
+        name="environments",
+        summary="All environments",
+        answer=list[Environment],
+    ),
+    Operation(
+        method="post",
+        path="/environments",
+        name="create",
+        summary="A new environment for a process that no Jupyter server of ours started",
+        body=NewEnvironment,
+        answer=Environment,
+        status=201,
+        refusals=(*_BODY, errors.UnknownProcess, errors.NotYours),
+    ),
+    Operation(
+        method="get",
+        path="/environments/{id}",
+        name="environment",
+        summary="One environment; a kernel's environment has the kernel's id",
+        answer=Environment,
+        refusals=_READ,
+    ),
+    Operation(
+        method="put",
+        path="/environments/{id}",
+        name="attach",
+        summary="Attach: the body replaces the request; on a refusal the old grants stay",
+        body=Request,
+        answer=Environment,
+        query=(
+            _CUDA,
+            Query("restart", bool, "The caller will restart the kernel, so it is never too late."),
+        ),
+        refusals=(*_ASK, errors.CudaInitialized, errors.Conflict),
+    ),
+    Operation(
+        method="patch",
+        path="/environments/{id}",
+        name="patch",
+        summary="Change the name, or tell what was applied in the process",
+        body=EnvironmentPatch,
+        answer=Environment,
+        refusals=(*_BODY, *_READ),
+    ),
+    Operation(
+        method="delete",
+        path="/environments/{id}",
+        name="detach",
+        summary="Detach everything, or one device",
+        answer=Environment,
+        query=(Query("device", str, "UUID, unique prefix or index of the one device."), _CUDA),
+        refusals=(
+            *_READ,
+            errors.BadRequest,
+            errors.UnknownDevice,
+            errors.AmbiguousDevice,
+            errors.Conflict,
+        ),
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/restart",
+        name="restart",
+        summary="Restart the kernel; its grants are kept. Answers at once",
+        answer=Environment,
+        status=202,
+        refusals=(*_READ, errors.Conflict),
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/leave",
+        name="leave",
+        summary="Take its processes off MPS, since they are about to be ended (sockets only)",
+        answer=Environment,
+        refusals=_READ,
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/turn",
+        name="turn",
+        summary="Wait for the turn on shared devices, and have it while the connection is open "
+        "(sockets only)",
+        answer=Turn,
+        query=(
+            Query("timeout", str, 'How long to wait at most: seconds, or "2h30m".'),
+            Query("since", Time, "Since when one waits who comes back from an earlier broker."),
+        ),
+        refusals=(*_READ, errors.BadRequest, errors.OutOfRange),
+        media="application/jsonl",
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/nvidia-smi",
+        name="nvidia_smi",
+        summary="What nvidia-smi says inside an environment (sockets only)",
+        body=SmiCall,
+        answer=SmiAnswer,
+        refusals=(*_BODY, *_READ),
+    ),
+    Operation(
+        method="post",
+        path="/placements",
+        name="place",
+        summary="Dry run: the grants that a request would get now, or its refusal",
+        body=Request,
+        answer=DryRun,
+        query=(Query("environment", str, "For this environment, whose grants are a credit."),),
+        refusals=_ASK,
+    ),
+    Operation(
+        method="get",
+        path="/usage",
+        name="usage",
+        summary="What an environment really uses of its grants, and its peak; with `since` the "
+        "past of an environment or of a device",
+        answer=(EnvironmentUsage, DeviceHistory, EnvironmentHistory),
+        query=(
+            Query("environment", str, "This environment; owner and admins only."),
+            Query("device", str, "Or the past of the device of this UUID."),
+            Query("since", Time, "Where the past begins; left out, the usage now."),
+            Query("step", str, 'Seconds of a point, or "5m"; longer where too many would come.'),
+        ),
+        refusals=(*_READ, errors.BadRequest, errors.OutOfRange, errors.UnknownDevice, *_PAST),
+    ),
+    Operation(
+        method="get",
+        path="/usage/report",
+        name="usage_report",
+        summary="What each user, device or environment had: GPU time, idle time, peak memory",
+        answer=UsageReport,
+        query=(
+            Query("since", Time, "Where the report begins (required)."),
+            Query("by", By, "A row for each of these; environments if left out."),
+        ),
+        refusals=(errors.BadRequest, *_PAST),
+    ),
+    Operation(
+        method="put",
+        path="/servers/{id}",
+        name="register_server",
+        summary="A Jupyter server tells about itself (sockets only)",
+        body=ServerReport,
+        refusals=(*_BODY, errors.NotYours, errors.UnknownProcess),
+    ),
+    Operation(
+        method="delete",
+        path="/servers/{id}",
+        name="end_server",
+        summary="A Jupyter server leaves, its kernels with it (sockets only)",
+        refusals=(errors.UnknownServer, errors.NotYours),
+    ),
+    Operation(
+        method="put",
+        path="/servers/{id}/kernels/{kernel}",
+        name="report_kernel",
+        summary="A kernel's birth, state or restart; creates its environment (sockets only)",
+        body=KernelReport,
+        answer=Environment,
+        refusals=(
+            *_BODY,
+            errors.UnknownServer,
+            errors.NotYours,
+            errors.UnknownProcess,
+            errors.Conflict,
+        ),
+    ),
+    Operation(
+        method="delete",
+        path="/servers/{id}/kernels/{kernel}",
+        name="end_kernel",
+        summary="A kernel is gone for good (sockets only)",
+        query=(Query("launch", int, "The launch that has ended: a later one is left alone."),),
+        refusals=(
+            errors.BadRequest,
+            errors.UnknownServer,
+            errors.UnknownEnvironment,
+            errors.NotYours,
+        ),
+    ),
+    Operation(
+        method="get",
+        path="/events",
+        name="events",
+        summary="A snapshot, then changes: a WebSocket on the Jupyter server, lines on the sockets",
+        answer=Event,
+        query=(Query("since", int, "The last revision that the caller has seen."), _SERVER),
+        refusals=(errors.BadRequest, errors.UnknownServer),
+        media="application/jsonl",
+    ),
+    Operation(
+        method="get",
+        path="/openapi.json",
+        name="openapi",
+        summary="This document",
+        answer=dict[str, Any],
+    ),
+)
