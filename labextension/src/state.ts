@@ -1,4 +1,10 @@
-import type { IDevice, IEnvironment, IEvent, IHealth } from './api/types';
+import type {
+  IDevice,
+  IEnvironment,
+  IEvent,
+  IHealth,
+  IUsage
+} from './api/types';
 
 /** What is known of the way to the broker. */
 export type Connection =
@@ -21,6 +27,8 @@ export interface IState {
   readonly health: IHealth | null;
   readonly devices: readonly IDevice[];
   readonly environments: ReadonlyMap<string, IEnvironment>;
+  /** What is really used, by environment, of those that may be seen. */
+  readonly usage: ReadonlyMap<string, IUsage>;
   readonly busy: ReadonlyMap<string, Busy>;
   readonly refusals: ReadonlyMap<string, IRefusal>;
 }
@@ -31,6 +39,7 @@ export const INITIAL: IState = {
   health: null,
   devices: [],
   environments: new Map(),
+  usage: new Map(),
   busy: new Map(),
   refusals: new Map()
 };
@@ -48,7 +57,12 @@ export function applyEvent(state: IState, event: IEvent): IState {
   for (const environment of event.environments) {
     environments.set(environment.id, environment);
   }
+  const usage = new Map(fresh ? [] : state.usage);
+  for (const used of event.usage) {
+    usage.set(used.environment, used);
+  }
   for (const id of removed) {
+    usage.delete(id);
     devices.delete(id);
     environments.delete(id);
   }
@@ -59,6 +73,7 @@ export function applyEvent(state: IState, event: IEvent): IState {
     health: event.health ?? state.health,
     devices: [...devices.values()].sort(byIndex),
     environments,
+    usage,
     refusals: fresh ? state.refusals : without(state.refusals, removed)
   };
 }

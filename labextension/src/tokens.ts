@@ -2,6 +2,7 @@ import { Token } from '@lumino/coreutils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { GpuActions } from './actions';
 import type { CurrentNotebook } from './current';
+import type { Folds } from './folds';
 import type { Notebooks } from './notebooks';
 import type { GpuStore } from './store';
 
@@ -11,6 +12,7 @@ export interface IGpu {
   readonly actions: GpuActions;
   readonly current: CurrentNotebook;
   readonly notebooks: Notebooks;
+  readonly folds: Folds;
   readonly trans: TranslationBundle;
   /** Connect again now. */
   retry(): void;

@@ -25,6 +25,18 @@ export function formatMemory(bytes: number | null): string {
   return bytes === 0 ? '0 GiB' : `${bytes} B`;
 }
 
+/** Write a part of an amount, the unit once where it is the same: `3.2 of 11.8 GiB`. */
+export function formatPart(
+  used: number | null,
+  whole: number,
+  between: string
+): string {
+  const [amount, unit] = formatMemory(whole).split(' ');
+  const [part, other] = formatMemory(used).split(' ');
+  const first = !used || other === unit ? part : `${part} ${other}`;
+  return `${first}${between}${amount} ${unit}`;
+}
+
 /** Write hundredths of a percent: `50 %`. */
 export function formatShare(compute: number): string {
   return `${trim(compute / 100)} %`;

@@ -85,6 +85,28 @@ export function deviceLabel(device: IDevice, trans: TranslationBundle): string {
     : trans.__('GPU %1', device.index);
 }
 
+/** How a device is, in a line: how busy, by how many held, and its health. */
+export function deviceState(
+  device: IDevice,
+  folded: boolean,
+  trans: TranslationBundle
+): string {
+  const health: Record<IDevice['health'], string> = {
+    ok: '',
+    lost: trans.__('lost'),
+    unreliable: trans.__('unreliable'),
+    unknown: trans.__('not answering')
+  };
+  const busy =
+    device.utilization === null || device.health === 'lost'
+      ? ''
+      : trans.__('%1 % busy', device.utilization);
+  const count = device.grants.length;
+  const holders =
+    folded && count ? trans._n('1 holder', '%1 holders', count) : '';
+  return [health[device.health], busy, holders].filter(it => it).join(' · ');
+}
+
 /** What a grant gives, in words: `whole, 23.5 GiB`, `50 %, 11.8 GiB`, `3.7 GiB`. */
 export function amount(
   grant: { memory: number; compute: number | null; exclusive: boolean },
@@ -121,6 +143,24 @@ export function summary(
       ? formatMemory(first.memory)
       : shortShare(first.compute);
   return held.length > 1 ? `${held.length} × ${each}` : each;
+}
+
+/** On which devices an environment holds something: `GPU 0`, `GPU 0, GPU 1`, `4 GPUs`. */
+export function where(
+  environment: IEnvironment,
+  devices: readonly IDevice[],
+  trans: TranslationBundle
+): string {
+  const held = environment.grants.filter(grant => grant.state !== 'draining');
+  if (held.length > 2) {
+    return trans.__('%1 GPUs', held.length);
+  }
+  return held
+    .map(grant => {
+      const device = devices.find(one => one.uuid === grant.device);
+      return device ? deviceLabel(device, trans) : grant.device.slice(0, 12);
+    })
+    .join(', ');
 }
 
 /** Whether a kernel's process is being replaced, or could not be. */

@@ -4,7 +4,9 @@ import type {
   IDeviceGrant,
   IEnvironment,
   IEvent,
-  IGrant
+  IGrant,
+  IGrantUsage,
+  IUsage
 } from '../src/api/types';
 
 const GIB = 2 ** 30;
@@ -56,6 +58,34 @@ export function grant(changes: Partial<IGrant> = {}): IGrant {
     applied: 'live',
     since: '2026-01-01T12:00:00Z',
     limits: { memory: limit, compute: limit, devices: limit },
+    ...changes
+  };
+}
+
+export function grantUsage(changes: Partial<IGrantUsage> = {}): IGrantUsage {
+  return {
+    device: 'GPU-0',
+    memory: 12 * GIB,
+    memory_used: 3 * GIB,
+    memory_peak: 4 * GIB,
+    peak_since: '2026-01-01T12:00:00Z',
+    seconds_used: 600,
+    since: '2026-01-01T12:00:00Z',
+    utilization: null,
+    utilization_mean: null,
+    utilization_max: null,
+    utilization_seconds: null,
+    ...changes
+  };
+}
+
+export function usage(changes: Partial<IUsage> = {}): IUsage {
+  return {
+    environment: 'kernel-1',
+    at: '2026-01-01T12:10:00Z',
+    simulated: false,
+    grants: [grantUsage()],
+    advice: 'The amount fits.',
     ...changes
   };
 }

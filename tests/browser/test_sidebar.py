@@ -124,10 +124,10 @@ def test_another_notebook_in_front_shows_its_own(jupyter: Jupyter, page: Page) -
     notebook.expect_summary("GPU: ½")
     expect(notebook.notebook).to_contain_text("GPU 1")
     status = page.locator(".jp-Genv-statusItem")
-    expect(status).to_have_text("GPU: ½")
+    expect(status).to_have_text("GPU 1 · 0/12 GiB")
     notebook.command("docmanager:open", path="debug.ipynb", factory="Notebook")
     notebook.expect_summary("GPU: 3.7 GiB")
-    expect(status).to_have_text("GPU: 3.7 GiB")
+    expect(status).to_have_text("GPU 0 · 0/3.7 GiB")
     expect(notebook.notebook).to_contain_text("debug.ipynb")
     expect(notebook.device(1).locator(".jp-mod-mine")).to_have_count(0)
 

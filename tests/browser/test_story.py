@@ -88,6 +88,7 @@ def test_story(driver: FakeDriver, jupyter: Jupyter, page: Page) -> None:
     desk.expect_summary("GPU: ½")
     assert desk.sees() == bare(second)
     desk.allocate()
+    expect(desk.notebook).to_contain_text("1.3 of 11.8 GiB, peak 1.3 GiB")
     expect(desk.device(0)).to_contain_text("llm.ipynb")
     expect(desk.device(1)).to_contain_text("debug.ipynb")
     expect(desk.device(1)).to_contain_text("viz.ipynb")

@@ -1,35 +1,42 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 import type { IDevice } from '../api/types';
+import type { IFolds } from '../folds';
 import { formatMemory } from '../units';
-import { deviceLabel, freeMemory } from '../view';
+import { deviceLabel, deviceState, freeMemory } from '../view';
 import { DeviceBar } from './DeviceBar';
+import { Fold, Heading } from './Heading';
 import { Holder } from './Holder';
 
 export interface IDevicesProps {
   devices: readonly IDevice[];
   own: string | null;
+  folds: IFolds;
   now: number;
   trans: TranslationBundle;
 }
 
 /** All devices of the pool, each with its bar and its holders. */
 export function Devices(props: IDevicesProps): JSX.Element {
-  const { devices, own, now, trans } = props;
+  const { devices, own, folds, now, trans } = props;
   return (
     <section className="jp-Genv-section" aria-label={trans.__('Devices')}>
-      <h2 className="jp-Genv-heading">{trans.__('Devices')}</h2>
-      <ul className="jp-Genv-devices">
-        {devices.map(device => (
-          <Device
-            key={device.uuid}
-            device={device}
-            own={own}
-            now={now}
-            trans={trans}
-          />
-        ))}
-      </ul>
+      <Heading title={trans.__('Devices')} name="devices" folds={folds} />
+      {!folds.has('devices') && (
+        <ul className="jp-Genv-devices">
+          {devices.map(device => (
+            <Device
+              key={device.uuid}
+              device={device}
+              own={own}
+              folds={folds}
+              folded={folds.has(device.uuid)}
+              now={now}
+              trans={trans}
+            />
+          ))}
+        </ul>
+      )}
     </section>
   );
 }
@@ -37,17 +44,21 @@ export function Devices(props: IDevicesProps): JSX.Element {
 interface IDeviceProps {
   device: IDevice;
   own: string | null;
+  folds: IFolds;
+  folded: boolean;
   now: number;
   trans: TranslationBundle;
 }
 
 const Device = React.memo(function Device(props: IDeviceProps): JSX.Element {
-  const { device, own, now, trans } = props;
+  const { device, own, folds, folded, now, trans } = props;
   return (
     <li className="jp-Genv-device" data-uuid={device.uuid}>
       <div className="jp-Genv-deviceHead">
         <span className="jp-Genv-deviceLabel">
-          {deviceLabel(device, trans)}
+          <Fold name={device.uuid} folds={folds}>
+            {deviceLabel(device, trans)}
+          </Fold>
         </span>
         <span
           className="jp-Genv-deviceName"
@@ -58,20 +69,25 @@ const Device = React.memo(function Device(props: IDeviceProps): JSX.Element {
         <span className="jp-Genv-free">{room(device, trans)}</span>
       </div>
       <DeviceBar device={device} own={own} trans={trans} />
+      <p className="jp-Genv-deviceState">
+        {deviceState(device, folded, trans)}
+      </p>
       <Trouble device={device} trans={trans} />
-      <ul className="jp-Genv-holders">
-        {device.grants.map((grant, index) => (
-          <Holder
-            key={`${grant.environment} ${grant.since}`}
-            grant={grant}
-            odd={index % 2 === 1}
-            own={grant.environment === own}
-            now={now}
-            trans={trans}
-          />
-        ))}
-        <Outsiders device={device} trans={trans} />
-      </ul>
+      {!folded && (
+        <ul className="jp-Genv-holders">
+          {device.grants.map((grant, index) => (
+            <Holder
+              key={`${grant.environment} ${grant.since}`}
+              grant={grant}
+              odd={index % 2 === 1}
+              own={grant.environment === own}
+              now={now}
+              trans={trans}
+            />
+          ))}
+          <Outsiders device={device} trans={trans} />
+        </ul>
+      )}
     </li>
   );
 });

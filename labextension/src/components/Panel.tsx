@@ -1,5 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
+import type { IFolds } from '../folds';
 import type { ITarget } from '../kernel';
 import type { IState } from '../state';
 import { Devices } from './Devices';
@@ -10,6 +11,7 @@ export interface IPanelProps {
   state: IState;
   target: ITarget | null;
   actions: INotebookActions;
+  folds: IFolds;
   retry(): void;
   now: number;
   trans: TranslationBundle;
@@ -38,15 +40,19 @@ export function Panel(props: IPanelProps): JSX.Element {
               <ThisNotebook
                 target={target}
                 environment={id ? state.environments.get(id) : undefined}
+                usage={id ? state.usage.get(id) : undefined}
                 devices={state.devices}
                 busy={id ? state.busy.get(id) : undefined}
                 refusal={id ? state.refusals.get(id) : undefined}
                 actions={props.actions}
+                folds={props.folds}
+                now={now}
                 trans={trans}
               />
               <Devices
                 devices={state.devices}
                 own={id}
+                folds={props.folds}
                 now={now}
                 trans={trans}
               />

@@ -4,12 +4,16 @@ import { gpuIcon } from '../icons';
 import type { ITarget } from '../kernel';
 import type { IEnvironment } from '../api/types';
 import type { IState } from '../state';
-import { missing, replacing, summary } from '../view';
+import { formatPart } from '../units';
+import { levelOf, totalOf } from '../usage';
+import { missing, replacing, summary, where } from '../view';
 
 export interface ISummaryProps {
   state: IState;
   target: ITarget | null;
   className: string;
+  /** Whether there is room to say what is used. */
+  detailed: boolean;
   open(): void;
   trans: TranslationBundle;
 }
@@ -31,7 +35,12 @@ export function Summary(props: ISummaryProps): JSX.Element | null {
       : environment.grants.length
         ? 'held'
         : 'none';
-  const text = trans.__('GPU: %1', summary(environment, trans));
+  const used = props.detailed
+    ? totalOf(environment, state.usage.get(environment.id))
+    : null;
+  const text = used
+    ? `${where(environment, state.devices, trans)} · ${formatPart(used.used, used.cap, '/')}`
+    : trans.__('GPU: %1', summary(environment, trans));
   const said = qualified(environment, text, trans);
   const simulated = state.devices.some(device => device.simulated);
   return (
@@ -39,6 +48,7 @@ export function Summary(props: ISummaryProps): JSX.Element | null {
       type="button"
       className={props.className}
       data-mode={mode}
+      data-level={used ? levelOf(used.used, used.cap) : undefined}
       title={
         simulated
           ? trans.__('%1 (SIMULATED). Open the GPU panel', said)

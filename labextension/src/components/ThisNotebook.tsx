@@ -1,12 +1,16 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
-import type { IDevice, IEnvironment, IRequest } from '../api/types';
+import type { IDevice, IEnvironment, IRequest, IUsage } from '../api/types';
 import type { ITarget } from '../kernel';
 import type { Busy, IRefusal } from '../state';
 import { amount, deviceLabel, missing, replacing } from '../view';
+import type { IFolds } from '../folds';
 import { Attach } from './Attach';
 import { GrantState, Swatch } from './GrantState';
+import { Heading } from './Heading';
+import { Limits } from './Limits';
 import { Prose } from './Prose';
+import { UsageBar } from './UsageBar';
 
 /** What can be done for one notebook. */
 export interface INotebookActions {
@@ -19,10 +23,13 @@ export interface INotebookActions {
 export interface IThisNotebookProps {
   target: ITarget | null;
   environment: IEnvironment | undefined;
+  usage: IUsage | undefined;
   devices: readonly IDevice[];
   busy: Busy | undefined;
   refusal: IRefusal | undefined;
   actions: INotebookActions;
+  folds: IFolds;
+  now: number;
   trans: TranslationBundle;
 }
 
@@ -35,15 +42,13 @@ export function ThisNotebook(props: IThisNotebookProps): JSX.Element {
       aria-label={trans.__('This notebook')}
       aria-busy={props.busy !== undefined}
     >
-      <h2 className="jp-Genv-heading">
-        {trans.__('This notebook')}
-        {target && (
-          <span className="jp-Genv-headingNote" title={target.name}>
-            {target.name}
-          </span>
-        )}
-      </h2>
-      <Body {...props} />
+      <Heading
+        title={trans.__('This notebook')}
+        note={target?.name}
+        folds={props.folds}
+        name="notebook"
+      />
+      {!props.folds.has('notebook') && <Body {...props} />}
     </section>
   );
 }
@@ -77,7 +82,7 @@ function Body(props: IThisNotebookProps): JSX.Element {
 function Managed(
   props: IThisNotebookProps & { environment: IEnvironment }
 ): JSX.Element {
-  const { environment, refusal, busy, actions, devices, trans } = props;
+  const { environment, usage, refusal, busy, actions, devices, trans } = props;
   const { grants } = environment;
   const held = grants.some(grant => grant.state !== 'draining');
   const draining = grants.some(grant => grant.state === 'draining');
@@ -106,6 +111,11 @@ function Managed(
           )}
         </Quiet>
       )}
+      {held && usage && !usage.simulated && (
+        <p className="jp-Genv-advice">
+          <Prose text={usage.advice} />
+        </p>
+      )}
       <div role="status">
         {restarting ? (
           <Note>{trans.__('The kernel restarts.')}</Note>
@@ -133,11 +143,12 @@ function Managed(
 function Grants(
   props: IThisNotebookProps & { environment: IEnvironment }
 ): JSX.Element {
-  const { environment, devices, trans } = props;
+  const { environment, usage, devices, now, trans } = props;
   return (
     <ul className="jp-Genv-grants">
       {environment.grants.map(grant => {
         const device = devices.find(one => one.uuid === grant.device);
+        const used = usage?.grants.find(one => one.device === grant.device);
         return (
           <li key={grant.device} className="jp-Genv-grant">
             <Swatch state={grant.state} own={true} odd={false} />
@@ -147,6 +158,10 @@ function Grants(
             <span className="jp-Genv-amount">{amount(grant, trans)}</span>
             {grant.state !== 'draining' && (
               <GrantState state={grant.state} trans={trans} />
+            )}
+            {used && <UsageBar usage={used} now={now} trans={trans} />}
+            {grant.state !== 'draining' && (
+              <Limits limits={grant.limits} trans={trans} />
             )}
           </li>
         );

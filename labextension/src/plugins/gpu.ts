@@ -3,11 +3,13 @@ import type {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { IStateDB } from '@jupyterlab/statedb';
 import { DisposableSet } from '@lumino/disposable';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { GpuActions } from '../actions';
 import { GpuClient } from '../api/client';
 import { CurrentNotebook } from '../current';
+import { Folds } from '../folds';
 import { Notebooks } from '../notebooks';
 import { GpuStore } from '../store';
 import { EventStream } from '../stream';
@@ -22,11 +24,12 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
   description: 'Knows who holds which GPU.',
   autoStart: true,
   provides: IGpu,
-  optional: [INotebookTracker, ITranslator],
+  optional: [INotebookTracker, ITranslator, IStateDB],
   activate: (
     app: JupyterFrontEnd,
     tracker: INotebookTracker | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    memory: IStateDB | null
   ): IGpu => {
     const trans = (translator ?? nullTranslator).load('genv_jupyter');
     const client = new GpuClient(app.serviceManager.serverSettings);
@@ -35,15 +38,18 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
     const notebooks = new Notebooks(tracker);
     const actions = new GpuActions(client, store, notebooks, trans);
     const current = new CurrentNotebook(tracker);
-    for (const part of [stream, store, current, notebooks]) {
+    const folds = new Folds(memory);
+    for (const part of [stream, store, current, notebooks, folds]) {
       alive.add(part);
     }
+    void folds.restore();
     void app.started.then(() => stream.connect());
     return {
       store,
       actions,
       current,
       notebooks,
+      folds,
       trans,
       retry: () => void stream.connect()
     };

@@ -23,6 +23,7 @@ export const statusbar: JupyterFrontEndPlugin<void> = {
     }
     const item = new GpuSummary(gpu, gpu.current, {
       className: 'jp-Genv-statusItem',
+      detailed: true,
       open: () => void app.commands.execute(CommandIDs.show)
     });
     statusBar.registerStatusItem('genv-jupyter:statusbar', {

@@ -20,6 +20,7 @@ export class GpuPanel extends ReactWidget {
     this.title.caption = gpu.trans.__('GPUs');
     gpu.store.changed.connect(this.refresh, this);
     gpu.current.changed.connect(this.refresh, this);
+    gpu.folds.changed.connect(this.refresh, this);
   }
 
   override render(): JSX.Element {
@@ -29,6 +30,7 @@ export class GpuPanel extends ReactWidget {
         state={store.state}
         target={current.target}
         actions={this.actions}
+        folds={this.gpu.folds}
         retry={() => this.gpu.retry()}
         now={Date.now()}
         trans={trans}
@@ -60,9 +62,9 @@ export class GpuPanel extends ReactWidget {
     // A panel that was hidden has yet to be drawn.
     MessageLoop.sendMessage(this, Widget.Msg.UpdateRequest);
     void this.renderPromise?.then(() => {
-      const first = this.node.querySelector<HTMLElement>(
-        '.jp-Genv-actions button:enabled, button:enabled'
-      );
+      const find = (what: string) =>
+        this.node.querySelector<HTMLElement>(`${what}button:enabled`);
+      const first = find('.jp-Genv-actions ') ?? find('');
       (first ?? this.node).focus();
     });
   }

@@ -18,7 +18,11 @@ export class GpuSummary extends ReactWidget {
   constructor(
     private readonly gpu: IGpu,
     private readonly source: ITargetSource,
-    private readonly look: { className: string; open: () => void }
+    private readonly look: {
+      className: string;
+      detailed?: boolean;
+      open: () => void;
+    }
   ) {
     super();
     this.addClass('jp-Genv-summary');
@@ -32,6 +36,7 @@ export class GpuSummary extends ReactWidget {
         state={this.gpu.store.state}
         target={this.source.target}
         className={this.look.className}
+        detailed={this.look.detailed ?? false}
         open={this.look.open}
         trans={this.gpu.trans}
       />

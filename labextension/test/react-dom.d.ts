@@ -1,0 +1,3 @@
+declare module 'react-dom/server' {
+  export function renderToStaticMarkup(element: JSX.Element): string;
+}
