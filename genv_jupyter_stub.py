@@ -208,9 +208,13 @@ def _parts(value: str | None) -> set[str]:
 
 
 def say(text: str) -> None:
-    """Write one line into the output of the cell that runs, as warnings are."""
+    """Write one line into the output of the cell that runs, as warnings are.
+
+    Names in it may be somebody else's: they do nothing to a terminal.
+    """
+    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
     try:  # noqa: SIM105 (no import for this)
-        print(" ".join(text.split()), file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
     except Exception:  # closed, or a cell's own: an import must not fail because nobody listens
         pass
 

@@ -11,6 +11,7 @@ from typing import Any
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel.document import printable
 from genv_jupyter.kernel.parsing import TEXT, Command
 from genv_jupyter.kernel.session import Restarting, Session
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
@@ -20,14 +21,14 @@ class GpuMagicFailed(Exception):
     """Ends the cell with one line instead of a traceback; ``error`` is what happened."""
 
     def __init__(self, text: str, error: GpuError | None = None) -> None:
-        super().__init__(text)
+        super().__init__("\n".join(map(printable, text.splitlines())))
         self.error = error
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows instead of a traceback; JupyterLab breaks long lines within words."""
         parts = [str(self)] if self.error is None else [self.error.message, self.error.hint]
         wrap = partial(textwrap.wrap, width=78, break_long_words=False, break_on_hyphens=False)
-        return [line for part in parts for line in wrap(part)]
+        return [printable(line) for part in parts for line in wrap(part)]
 
 
 class GpuMagics:

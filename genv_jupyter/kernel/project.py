@@ -22,6 +22,7 @@ from msgspec import Struct
 from genv_jupyter.demand import demand_of, read_request
 from genv_jupyter.errors import BadRequest, GpuError
 from genv_jupyter.isolation.inherited import DEFAULT_REQUEST
+from genv_jupyter.kernel.document import printable
 from genv_jupyter.model import Environment, Request
 
 FILE = "genv.toml"
@@ -154,7 +155,7 @@ def here() -> Project | None:
     notes: list[str] = []
     found = find(notes)
     for note in notes:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
     return found
 
 

@@ -84,3 +84,8 @@ def test_an_odd_thing_among_the_modules_does_not_keep_others_from_being_told(
     monkeypatch.setitem(sys.modules, "b", other)
     assert frameworks.follow() == []
     assert told[-1] is other
+
+
+def test_a_line_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    genv_jupyter_stub.say("GPU: \x1b[2J\x9b1m\u202ex\r\n holds it.")
+    assert capsys.readouterr().err == "GPU: \ufffd[2J\ufffd1m\ufffdx holds it.\n"

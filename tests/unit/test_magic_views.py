@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from genv_jupyter.errors import NoCapacity
 from genv_jupyter.isolation.environ import limits_of
 from genv_jupyter.kernel import help, words
 from genv_jupyter.kernel.document import Meter, Table, Text, Title, to_text
+from genv_jupyter.kernel.magics import GpuMagicFailed
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, StatusView, View
 from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, Request
 
@@ -201,3 +203,14 @@ def test_long_title_keeps_its_mark() -> None:
     assert lines[0].endswith("SIMULATED")
     assert max(map(len, lines)) <= 80
     assert Text("x", "warn").lines() == ["! x"]
+
+
+def test_a_refusal_does_nothing_to_a_terminal() -> None:
+    """The names of holders are in it, and may be another user's."""
+    name = "\x1b]0;owned\x07\x9b2J\u202egpj.py\r\nx"
+    error = NoCapacity(f"{name} holds 12 GiB.", hint=f"Ask {name}.")
+    failed = GpuMagicFailed(str(error), error)
+    bare = GpuMagicFailed(f"Restarting {name}.")
+    lines = [*failed._render_traceback_(), *bare._render_traceback_(), *str(failed).split("\n")]
+    assert all(line.isprintable() for line in lines)
+    assert "owned" in lines[0]
