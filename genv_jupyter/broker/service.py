@@ -5,18 +5,13 @@ Every method may be called from any thread. What a method answered is in the led
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
-from genv_jupyter import __version__
-from genv_jupyter.broker import attach, failpoints, fence, kernels, leaving, release, smi, views
+from genv_jupyter.broker import attach, fence, kernels, leaving, release, smi, views, wants
 from genv_jupyter.broker.books import Books
-from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.history import History
 from genv_jupyter.broker.history_view import Past
@@ -24,11 +19,9 @@ from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
-from genv_jupyter.errors import Conflict
 from genv_jupyter.isolation.mps import Daemons
 from genv_jupyter.isolation.mps_control import PROGRAM
-from genv_jupyter.isolation.smi import view
-from genv_jupyter.isolation.smi.report import Report, SmiAnswer, SmiCall
+from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import Record, RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -127,20 +120,7 @@ class Broker:
     def health(self) -> BrokerHealth:
         """Say how the broker and the driver are."""
         with self.lock:
-            inventory = self.core.inventory
-            return BrokerHealth(
-                version=__version__,
-                kind="user",
-                pid=os.getpid(),
-                ledger=str(self.books.ledger.path),
-                simulated=inventory.simulated,
-                driver=inventory.trouble,
-                driver_version=inventory.driver_version,
-                devices=len(self.books.slots),
-                environments=len(self.books.environments),
-                revision=self.books.revision,
-                notices=tuple(self.core.notices),
-            )
+            return views.health_view(self.core)
 
     def devices(self, server: str | None = None, *, fresh: bool = False) -> list[Device]:
         """Return all devices, or those of a server's pool; ``fresh`` reads them anew."""
@@ -181,16 +161,7 @@ class Broker:
         """Answer a call of nvidia-smi inside an environment."""
         with self.lock:
             row = self.core.environment(principal, environment)
-
-        def report() -> Report:
-            if self.particulars.due(self.core):
-                reading = self.core.read(details=True)  # as in a round: outside the lock
-                with self.lock:
-                    self.particulars.take_in(self.core, *reading)
-            with self.lock:
-                return smi.report(self.core, row, self.particulars)
-
-        return view.render(call.args, report, call.rounds)
+        return smi.answer(self.core, self.lock, row, self.particulars, call)
 
     def place(
         self, principal: Principal, request: Request, environment: str | None = None
@@ -258,19 +229,7 @@ class Broker:
         """Have the server restart the kernel; its grants are kept."""
         with self.lock:
             row = self.core.environment(principal, environment)
-            server = row.server
-            if server is None or server not in self.books.servers:
-                raise Conflict(
-                    "No Jupyter server that knows us has started this kernel.",
-                    hint="Restart it by hand; its grants are kept for as long as it lives.",
-                )
-            until = self.core.steady() + self.core.policy.start_deadline
-            row = msgspec.structs.replace(row, restart=until)
-            with self.books.change() as change:
-                change.put_environment(row)
-            failpoints.reach("after_restart")
-            self.books.want(server, _restart_of(row))
-            return self._view(principal, row)
+            return self._view(principal, wants.restart(self.core, row))
 
     def leave(self, principal: Principal, environment: str) -> Environment:
         """Take the processes of an environment off MPS, before they are ended."""
@@ -375,25 +334,12 @@ class Broker:
     def renew_wants(self, server: str) -> None:
         """Want again what a server has not confirmed: it may never have heard of it."""
         with self.lock:
-            for row in self.books.environments.values():
-                if row.server != server:
-                    continue
-                want_again(self.core, row)
-                if row.restart is not None and self.core.steady() <= row.restart:
-                    self.books.want(server, _restart_of(row))
+            wants.renew(self.core, server)
 
     def take_wants(self, server: str) -> tuple[Want, ...]:
         """Return what the broker wants of a server, once, as things are now."""
         with self.lock:
-            return tuple(
-                msgspec.structs.replace(want, environ=views.environ_for(self.core, row))
-                if want.action == "apply"
-                else want
-                for want in self.books.wants.pop(server, ())
-                if (row := self.books.environments.get(want.kernel)) is not None
-                and row.server == server
-                and (want.action != "restart" or row.restart is not None)  # it may have come
-            )
+            return wants.take(self.core, server)
 
     @property
     def fences(self) -> bool:
@@ -442,7 +388,3 @@ class Broker:
                     reason=reason,
                 )
             )
-
-
-def _restart_of(row: EnvironmentRow) -> Want:
-    return Want(kernel=row.id, action="restart", launch=row.launch)

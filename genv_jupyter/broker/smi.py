@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +11,8 @@ import msgspec
 
 from genv_jupyter.broker.core import Core
 from genv_jupyter.devices.source import DeviceReading, Inventory
-from genv_jupyter.isolation.smi.report import App, Card, Report
+from genv_jupyter.isolation.smi.report import App, Card, Report, SmiAnswer, SmiCall
+from genv_jupyter.isolation.smi.view import render
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Process
 
@@ -43,6 +45,22 @@ def _plain(inventory: Inventory) -> Inventory:
     """Return a reading without its particulars: they change all the time, and nobody watches."""
     devices = tuple(msgspec.structs.replace(device, details=None) for device in inventory.devices)
     return msgspec.structs.replace(inventory, devices=devices)
+
+
+def answer(
+    core: Core, lock: threading.RLock, row: EnvironmentRow, particulars: Particulars, call: SmiCall
+) -> SmiAnswer:
+    """Answer a call of nvidia-smi; the driver is read outside the lock, as in a round."""
+
+    def seen() -> Report:
+        if particulars.due(core):
+            reading = core.read(details=True)
+            with lock:
+                particulars.take_in(core, *reading)
+        with lock:
+            return report(core, row, particulars)
+
+    return render(call.args, seen, call.rounds)
 
 
 def report(core: Core, row: EnvironmentRow, particulars: Particulars) -> Report:

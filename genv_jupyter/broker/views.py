@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
+from genv_jupyter import __version__
 from genv_jupyter.broker import mps
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.witness import reason_of
@@ -14,6 +16,7 @@ from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import (
     Applied,
+    BrokerHealth,
     Device,
     DeviceGrant,
     Environment,
@@ -25,6 +28,24 @@ from genv_jupyter.model import (
 )
 
 _WEAKEST_FIRST: tuple[Applied, ...] = ("unknown", "pending", "at_restart", "live")
+
+
+def health_view(core: Core) -> BrokerHealth:
+    """Show how the broker and the driver are."""
+    inventory = core.inventory
+    return BrokerHealth(
+        version=__version__,
+        kind="user",
+        pid=os.getpid(),
+        ledger=str(core.books.ledger.path),
+        simulated=inventory.simulated,
+        driver=inventory.trouble,
+        driver_version=inventory.driver_version,
+        devices=len(core.books.slots),
+        environments=len(core.books.environments),
+        revision=core.books.revision,
+        notices=tuple(core.notices),
+    )
 
 
 def device_view(core: Core, uuid: str) -> Device:
