@@ -131,7 +131,7 @@ SIGNS: tuple[Sign, ...] = (
 
 _ASKED = re.compile(
     r"(?:tried to allocate|trying to allocate|failed to allocate|out of memory allocating)"
-    r"(?: request for)? ([\d,]+(?:\.\d+)?) ?(bytes|[KMGT]i?B)?",
+    r"(?: request for)? (\d[\d,]*(?:\.\d+)?) ?(bytes|[KMGT]i?B)?",
     re.IGNORECASE,
 )
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -147,7 +147,7 @@ def find(error: BaseException) -> Failure | None:
         for sign in SIGNS:
             if _fits(sign, each, text):
                 return Failure(sign.framework, sign.cause, _asked(text), sign.certain, each)
-        for argument in each.args:
+        for argument in _arguments(each):
             if (cause := _says_so(argument)) is not None:
                 return Failure("CUDA", cause, None, True, each)
     return None
@@ -197,6 +197,13 @@ def _text(error: BaseException) -> str:
         return str(error)[:_LONGEST]
     except Exception:  # somebody's own __str__: an error without a text is no reason to fail
         return ""
+
+
+def _arguments(error: BaseException) -> tuple[Any, ...]:
+    try:
+        return tuple(error.args)
+    except Exception:  # somebody's own property: nothing is said under errors of another kind
+        return ()
 
 
 def _asked(text: str) -> int | None:

@@ -329,3 +329,14 @@ def test_words_that_are_also_of_the_host_are_not_certain(
 ) -> None:
     failure = find(error)
     assert failure is not None and failure.certain is certain
+
+
+def test_odd_arguments_and_amounts_are_no_trouble() -> None:
+    class Odd(RuntimeError):
+        @property
+        def args(self) -> tuple[object, ...]:  # type: ignore[override]
+            raise ZeroDivisionError
+
+    assert find(Odd()) is None
+    failure = find(RuntimeError("CUDA out of memory. Tried to allocate ,,, GiB"))
+    assert failure is not None and failure.asked is None
