@@ -1,5 +1,5 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import React, { useId, useState } from 'react';
+import React, { useEffect, useId, useRef, useState } from 'react';
 import type { IDevice, IRequest } from '../api/types';
 import { otherUnit } from '../units';
 import { deviceLabel, requestOf, type IDraft } from '../view';
@@ -9,6 +9,8 @@ export interface IAttachProps {
   /** Whether something is held already: attaching then replaces it. */
   holding: boolean;
   disabled: boolean;
+  /** Whether the last request was refused: what was typed then stays to be mended. */
+  refused: boolean;
   attach(request: IRequest): void;
   trans: TranslationBundle;
 }
@@ -60,10 +62,22 @@ export function Attach(props: IAttachProps): JSX.Element {
 }
 
 function Form(props: IAttachProps & { close(): void }): JSX.Element {
-  const { devices, disabled, trans } = props;
+  const { devices, disabled, refused, close, trans } = props;
   const [draft, setDraft] = useState(EMPTY);
+  const asked = useRef<'no' | 'sent' | 'running'>('no');
   const id = useId();
   const request = requestOf(draft);
+  const odd = !request && draft.share.trim() !== '';
+  useEffect(() => {
+    if (asked.current === 'sent' && disabled) {
+      asked.current = 'running';
+    } else if (asked.current === 'running' && !disabled) {
+      asked.current = 'no';
+      if (!refused) {
+        close();
+      }
+    }
+  }, [disabled, refused, close]);
   const change =
     (field: keyof IDraft) =>
     (event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement>) =>
@@ -75,8 +89,8 @@ function Form(props: IAttachProps & { close(): void }): JSX.Element {
       onSubmit={event => {
         event.preventDefault();
         if (request) {
+          asked.current = 'sent';
           props.attach(request);
-          props.close();
         }
       }}
       onKeyDown={event => {
@@ -108,9 +122,13 @@ function Form(props: IAttachProps & { close(): void }): JSX.Element {
           placeholder={trans.__('0.5 or 2')}
           inputMode="decimal"
           autoComplete="off"
+          aria-invalid={odd}
           value={draft.share}
           onChange={change('share')}
         />
+        <span className="jp-Genv-unit" role="status">
+          {odd && trans.__('not a number')}
+        </span>
       </span>
       <label htmlFor={`${id}-device`}>{trans.__('Device')}</label>
       <span className="jp-Genv-field">

@@ -133,6 +133,7 @@ function Managed(
         devices={devices}
         holding={held}
         disabled={busy !== undefined || restarting}
+        refused={refusal !== undefined}
         attach={actions.attach}
         trans={trans}
       />
