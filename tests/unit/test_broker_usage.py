@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from genv_jupyter.advice import GIVE_BACK
 from genv_jupyter.broker.meters import MEMORY_SECONDS
+from genv_jupyter.broker.usage_view import AGAIN
 from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NotYours, UnknownEnvironment
 from genv_jupyter.model import GrantUsage, Principal, Request
@@ -22,6 +24,19 @@ MIB = 2**20
 def desk(tmp_path: Path) -> Iterator[Bench]:
     with bench(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def real(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The same with devices that are not called simulated: only on those is there advice."""
+    read = desk.source.read
+
+    def unmarked() -> Inventory:
+        return msgspec.structs.replace(read(), simulated=False)
+
+    monkeypatch.setattr(desk.source, "read", unmarked)
+    desk.tick(1)
+    return desk
 
 
 def seen(desk: Bench, kernel: Kernel) -> GrantUsage:
@@ -174,7 +189,8 @@ def test_others_may_not_see_it(desk: Bench) -> None:
     assert desk.broker.usage(admin, kernel.id).grants == ()
 
 
-def test_advice_is_served_and_says_of_what_drains_why(desk: Bench) -> None:
+def test_advice_is_served_and_says_of_what_drains_why(real: Bench) -> None:
+    desk = real
     kernel = desk.kernel()
     assert "%gpu attach" in desk.broker.usage(desk.me, kernel.id).advice
     kernel.attach(HALF)
@@ -198,6 +214,8 @@ def test_usage_is_told_when_it_changes_and_only_then(desk: Bench) -> None:
     kernel.attach(HALF)
     other.attach(HALF)
     assert [grant.memory_used for grant in told(kernel)] == [0]
+    desk.tick(AGAIN)
+    assert [grant.peak_since is None for grant in told(kernel)] == [False], "now it is read"
     hold(desk, kernel, 2 * GIB)
     event = desk.broker.changes(desk.me)
     assert event is not None
@@ -215,7 +233,8 @@ def test_usage_is_told_when_it_changes_and_only_then(desk: Bench) -> None:
     assert [grant.memory_used for grant in told(other)] == [None]
 
 
-def test_advice_that_comes_with_time_alone_is_told(desk: Bench) -> None:
+def test_advice_that_comes_with_time_alone_is_told(real: Bench) -> None:
+    desk = real
     kernel = desk.kernel()
     kernel.attach(HALF)
     desk.tick(1)
