@@ -72,8 +72,8 @@ clean:
 
 $(STAMPS)/venv: tests/setup.sh
 	bash tests/setup.sh base
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say PYTHON=python3.12 make ...")'
-	node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (!(a > 22 || (a === 22 && b >= 12) || (a === 20 && b >= 19))) { console.error("Node 20.19, 22.12 or newer is needed, not " + process.version); process.exit(1); }'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say PYTHON=python3.12 make ...")'
+	@node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (!(a > 22 || (a === 22 && b >= 12) || (a === 20 && b >= 19))) { console.error("Node 20.19, 22.12 or newer is needed, not " + process.version); process.exit(1); }'
 	$(PYTHON) -m venv $(VENV)
 	pip install -q --upgrade pip
 	mkdir -p $(STAMPS)
