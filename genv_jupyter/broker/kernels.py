@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from genv_jupyter.broker import failpoints
-from genv_jupyter.broker.books import Change, replaced
+from genv_jupyter.broker.books import Books, Change, replaced
 from genv_jupyter.broker.confirmations import started, take_in, want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import cuda_after, end_environment, settle
@@ -104,12 +104,7 @@ def put_kernel(
             settle(core, row)
             row = books.environments[kernel]
     new = _told(core, principal, server, row, report)
-    pulse = books.pulse(kernel)
-    if report.kernel_state is not None and (
-        report.kernel_state != pulse.state or report.idle_since != pulse.idle_since
-    ):
-        pulse.state, pulse.idle_since = report.kernel_state, report.idle_since
-        books.touch(kernel)
+    _feel_pulse(books, kernel, report)
     if new == books.environments.get(kernel) and report.applied is None and report.phase is None:
         return row
     failpoints.reach("before_report")
@@ -123,6 +118,15 @@ def put_kernel(
         failpoints.reach("inside_report")
     failpoints.reach("after_report")
     return _settled(core, new, report)
+
+
+def _feel_pulse(books: Books, kernel: str, report: KernelReport) -> None:
+    """Take in whether a kernel is idle: shown, and no matter of the ledger."""
+    pulse = books.pulse(kernel)
+    told = report.kernel_state, report.idle_since
+    if report.kernel_state is not None and told != (pulse.state, pulse.idle_since):
+        pulse.state, pulse.idle_since = report.kernel_state, report.idle_since
+        books.touch(kernel)
 
 
 def end_kernel(

@@ -94,14 +94,7 @@ def detach(
     """
     books = core.books
     check_leaving(core, row)
-    grants = list(books.grants_of(row.id))
-    if not grants and row.previous is not None and books.grants.get(row.previous):
-        raise Conflict(
-            "This kernel is just taking over the GPUs of the one before it.",
-            hint="Try again in a moment; if the old kernel stays, shut it down.",
-        )
-    if device is not None:
-        grants = [_named(core, device, grants)]
+    grants = _to_take_back(core, row, device)
     if not grants:
         return row
     # Without children nothing but the process itself, which has just spoken, can be on a device.
@@ -128,6 +121,18 @@ def detach(
     if draining and row.cuda != "initialized" and not by_process and row.server:
         books.want(row.server, Want(kernel=row.id, action="apply"))
     return books.environments[row.id]
+
+
+def _to_take_back(core: Core, row: EnvironmentRow, device: str | None) -> list[GrantRow]:
+    """Return the grants that a detach is about."""
+    books = core.books
+    grants = list(books.grants_of(row.id))
+    if not grants and row.previous is not None and books.grants.get(row.previous):
+        raise Conflict(
+            "This kernel is just taking over the GPUs of the one before it.",
+            hint="Try again in a moment; if the old kernel stays, shut it down.",
+        )
+    return grants if device is None else [_named(core, device, grants)]
 
 
 def _named(core: Core, device: str, grants: Sequence[GrantRow]) -> GrantRow:

@@ -115,7 +115,7 @@ def _grant(core: Core, grant: GrantRow) -> GrantUsage:
         memory_used=used,
         memory_peak=highest,
         peak_since=None if peak is None else core.stamp(peak.since),
-        seconds_used=None if peak is None else int(peak.used),
+        seconds_used=None if peak is None else round(peak.used),
         since=core.stamp(grant.since),
         utilization=None if usage is None else usage.reading.utilization,
         utilization_mean=None if load is None else load.mean,
