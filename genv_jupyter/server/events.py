@@ -33,6 +33,21 @@ class Hub:
         self._usage: dict[str, EnvironmentUsage] = {}
         self._health: BrokerHealth | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether the broker is heard, and so the state is the present one."""
+        return self._revision is not None
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices as last heard of."""
+        return tuple(self._devices.values())
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """The environments as last heard of."""
+        return tuple(self._environments.values())
+
     def join(self, listener: Listener, since: int | None) -> None:
         """Add a listener; it gets a snapshot unless it has seen the last change."""
         if self._revision is not None and since != self._revision:

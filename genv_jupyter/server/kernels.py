@@ -22,6 +22,7 @@ from genv_jupyter.model import Event, KernelState, Want
 from genv_jupyter.server.applier import Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy
+from genv_jupyter.server.metrics import Metrics
 from genv_jupyter.server.reports import Kernel
 from genv_jupyter.server.restarts import restart
 from genv_jupyter.server.workers import heard
@@ -45,6 +46,7 @@ class ServerHost(Host):
         super().__init__(policy, log)
         self.serverapp = serverapp
         self.hub = Hub()
+        self.metrics = Metrics(self.hub)
         self.applier = Applier(self.manager_of, self._tell, log)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -62,6 +64,7 @@ class ServerHost(Host):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self.reports.link.start()
+            self.metrics.start()
             self._watching = self._spawn(self._watch_paths())
 
     async def close(self) -> None:
@@ -73,6 +76,7 @@ class ServerHost(Host):
             await asyncio.wait(self._tasks, timeout=RESTART_SECONDS)
         await self.applier.close()
         self.hub.close()
+        self.metrics.close()
         self._loop = None
         await heard(self.reports.close(), FAREWELL_SECONDS)
 

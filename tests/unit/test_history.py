@@ -177,6 +177,16 @@ def test_gpu_hours_are_share_times_time(desk: Desk) -> None:
     assert sorted(by_device.values()) == [50, 200]
 
 
+def test_a_grant_counts_from_when_it_was_given(desk: Desk) -> None:
+    kernel = desk.kernel()
+    desk.watch(2)
+    desk.pass_time(3)
+    kernel.attach(WHOLE)
+    desk.tick(1)
+    (row,) = desk.report().rows
+    assert row.held_seconds == 1, "of the four seconds since the last reading"
+
+
 def test_memory_counts_where_there_is_no_ceiling(desk: Desk) -> None:
     kernel = desk.kernel()
     kernel.attach(Request(memory="6GiB"))
