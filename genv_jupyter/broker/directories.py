@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from genv_jupyter.errors import Unavailable
+from genv_jupyter.isolation.owners import others_may_write
 from genv_jupyter.isolation.processes import boot_id, pid_namespace
 
 BASE = Path("/var/tmp")
@@ -63,7 +64,7 @@ def stays(directory: Path) -> Path:
     trusted = {0, os.getuid(), Path("/").stat().st_uid}  # in a container root may have another uid
     for above in directory.parents:
         found = above.stat()
-        shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        shared = others_may_write(found) and not found.st_mode & stat.S_ISVTX
         if shared or found.st_uid not in trusted:
             who = "Others" if shared else f"The owner of {above}, uid {found.st_uid},"
             raise Unavailable(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import grp
 import json
 import os
-import pwd
 import re
 import stat
 import sys
@@ -22,6 +20,7 @@ from msgspec import Struct
 from genv_jupyter.demand import demand_of, read_request
 from genv_jupyter.errors import BadRequest, GpuError
 from genv_jupyter.isolation.inherited import DEFAULT_REQUEST
+from genv_jupyter.isolation.owners import others_may_write
 from genv_jupyter.kernel.document import printable
 from genv_jupyter.model import Environment, Request
 
@@ -265,7 +264,7 @@ def _trusted(path: Path) -> str | None:
         _check_owner(found)
         if not stat.S_ISREG(found.st_mode):
             raise _NotTrusted("it is no regular file")
-        if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and _shared(found)):
+        if others_may_write(found):
             raise _NotTrusted("others may write it (`chmod go-w` it if it is yours)")
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(_MOST + 1)
@@ -282,16 +281,6 @@ def _trusted(path: Path) -> str | None:
 def _check_owner(found: os.stat_result) -> None:
     if found.st_uid not in (os.getuid(), 0):
         raise _NotTrusted(f"it belongs to uid {found.st_uid}")
-
-
-def _shared(found: os.stat_result) -> bool:
-    """Say whether a file's group has others in it; many systems give each user one alone."""
-    try:
-        user, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
-    except KeyError:
-        return True
-    alone = group.gr_name == user.pw_name and group.gr_gid == user.pw_gid
-    return not alone or bool(set(group.gr_mem) - {user.pw_name})
 
 
 # -- writing ------------------------------------------------------------------------------------

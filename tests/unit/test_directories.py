@@ -53,7 +53,10 @@ def test_a_directory_that_others_could_replace_is_not_used(
     shared = tmp_path / "shared"
     mine = directories.private(shared / "course" / "mine")
     monkeypatch.setenv("GENV_JUPYTER_HOME", str(mine))
-    for mode in (0o777, 0o775):
+    for group, mode in ((os.getgid(), 0o777), (100, 0o775)):
+        if group != os.getgid() and os.getuid() != 0:
+            continue  # only root gives files to any group
+        os.chown(shared, -1, group)
         shared.chmod(mode)
         with pytest.raises(Unavailable, match="another directory in the place of") as refusal:
             directories.live_directory("")
@@ -63,6 +66,17 @@ def test_a_directory_that_others_could_replace_is_not_used(
     (tmp_path / "link").symlink_to(shared / "course")
     monkeypatch.setenv("GENV_JUPYTER_HOME", str(tmp_path / "link" / "mine"))
     assert directories.live_directory("").parent == mine, "the link may be laid anew"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="knows that root's group has root alone")
+def test_a_group_that_is_the_users_alone_may_write_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a umask of 002 has it, where each user has a group."""
+    mine = directories.private(tmp_path / "work" / "mine")
+    (tmp_path / "work").chmod(0o775)
+    monkeypatch.setenv("GENV_JUPYTER_HOME", str(mine))
+    assert directories.live_directory("").parent == mine
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a directory of another user: needs root")
