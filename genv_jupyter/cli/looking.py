@@ -114,7 +114,7 @@ def doctor_command() -> tuple[Any, View, int]:
             *doctor.driver_part(health, found),
             *doctor.broker_part(health),
             *_terminal(),
-            *doctor.limits_part(health, found),
+            *doctor.limits_part(health, found, doctor.limits_here(client, health)),
         ]
     )
     return health, page, UNAVAILABLE if health.driver else 0

@@ -7,6 +7,7 @@ import platform
 from typing import Any
 
 from genv_jupyter import __version__
+from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation import live
 from genv_jupyter.isolation.environ import VISIBLE, limits_of
@@ -15,7 +16,7 @@ from genv_jupyter.kernel import sight, words
 from genv_jupyter.kernel.document import Block, Text, Title, facts
 from genv_jupyter.kernel.session import Session
 from genv_jupyter.kernel.views import PageView
-from genv_jupyter.model import BrokerHealth, Device, Environment, Limit
+from genv_jupyter.model import BrokerHealth, Device, Environment, Limit, Limits, Request
 from genv_jupyter.units import WHOLE, format_memory
 
 
@@ -41,7 +42,7 @@ def examine(session: Session) -> PageView:
             *_pool(session, environment, every, pool),
             *broker_part(health),
             *_process(session, environment, every),
-            *limits_part(health, every),
+            *limits_part(health, every, limits_here(session.client, health, environment)),
         ]
     )
 
@@ -130,9 +131,24 @@ def _process(
     ]
 
 
-def limits_part(health: BrokerHealth, devices: list[Device]) -> list[Block]:
-    """Say which limits are possible here, and what would make them stronger."""
-    share = limits_of(compute=WHOLE // 2, exclusive=False, simulated=health.simulated)
+def limits_here(
+    client: Client, health: BrokerHealth, environment: Environment | None = None
+) -> Limits:
+    """Return the limits of the share that is held, or of one that would be given now."""
+    for grant in () if environment is None else environment.grants:
+        if not grant.exclusive:
+            return grant.limits
+    for fraction in (0.5, 0.1):
+        try:
+            (grant,) = client.place(Request(fraction=fraction)).grants
+            return grant.limits
+        except GpuError:  # so much is not free
+            continue
+    return limits_of(compute=WHOLE // 2, exclusive=False, simulated=health.simulated)
+
+
+def limits_part(health: BrokerHealth, devices: list[Device], share: Limits) -> list[Block]:
+    """Say which limits a shared grant has here, and what would make them stronger."""
     rows = [
         ("memory", _limit(share.memory)),
         ("compute", _limit(share.compute)),

@@ -124,6 +124,8 @@ def test_the_block_under_the_traceback_names_the_cap(driver: FakeDriver, tmp_pat
         said = " ".join(ran.text.split())
         assert "Out of GPU memory" in said and "of a cap of 5.9 GiB" in said, ran
         assert "smaller batch" in said
+        said = " ".join(kernel.run("%gpu doctor").text.split())
+        assert "memory driver" in said and "Under MPS the driver refuses" in said
 
 
 async def test_what_ends_a_process_takes_it_off_mps_first(
