@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
-from genv_jupyter.kernel import parsing
+from genv_jupyter.kernel import parsing, sight
 from genv_jupyter.kernel.document import printable
 from genv_jupyter.kernel.parsing import TEXT, Command
 from genv_jupyter.kernel.session import Restarting, Session
@@ -86,19 +85,9 @@ class GpuMagics:
             case "detach":
                 return session.detach(command.device, restart=command.restart)
             case "devices":
-                mine = session.environment()
-                return DevicesView(
-                    session.devices(mine),
-                    session.client.health(),
-                    mine=None if mine is None else mine.id,
-                )
+                return self._devices()
             case "envs":
-                mine = session.environment()
-                return EnvironmentsView(
-                    session.client.environments(),
-                    session.client.devices(),
-                    mine=None if mine is None else mine.id,
-                )
+                return self._environments()
             case "doctor":
                 from genv_jupyter.kernel import doctor
 
@@ -121,6 +110,16 @@ class GpuMagics:
                 return panel.show(session)
         return session.status()
 
+    def _devices(self) -> View:
+        mine, client = self.session.environment(), self.session.client
+        found = self.session.devices(mine)
+        return DevicesView(found, client.health(), mine=None if mine is None else mine.id)
+
+    def _environments(self) -> View:
+        mine, client = self.session.environment(), self.session.client
+        found = client.environments()
+        return EnvironmentsView(found, client.devices(), mine=None if mine is None else mine.id)
+
 
 def load_ipython_extension(shell: Any) -> None:
     """Make ``%gpu`` the real one (``%load_ext genv_jupyter``, or the first use of the stub's)."""
@@ -130,7 +129,7 @@ def load_ipython_extension(shell: Any) -> None:
     magics = GpuMagics(shell)
     shell.register_magic_function(magics.gpu, "line", "gpu")
     shell.register_magic_function(magics.gpu_cell, "cell", "gpu")
-    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    stub = sight.stub()
     if stub is None:  # otherwise it looks at errors for us
         from genv_jupyter.kernel import completing, memory_errors
 
@@ -140,7 +139,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Go back to the stub's lazy ``%gpu``, or to none where the stub is not loaded."""
-    stub = getattr(sys.modules.get("genv_jupyter_stub"), "stub", None)
+    stub = sight.stub()
     current = getattr(shell.find_line_magic("gpu"), "__self__", None)
     if isinstance(current, GpuMagics):
         current.end_watch()
