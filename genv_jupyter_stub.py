@@ -65,6 +65,7 @@ class Stub:
         shell.register_magic_function(self.gpu, "line_cell", "gpu")
         shell.events.register("post_run_cell", self.after_cell)
         shell.Completer.custom_matchers.append(self.complete)
+        shell.input_transformers_cleanup.append(asked)
         self.watching = managed and self.on_import != "off"
         if self.watching:
             sys.meta_path.insert(0, self)
@@ -201,6 +202,16 @@ class Stub:
         """Show the provisioner's sentence in the first cell that is run."""
         self.shell.events.unregister("pre_run_cell", self.first_cell)
         say(f"GPU: {self.notice}")
+
+
+def asked(lines: list[str]) -> list[str]:
+    """Have ``%gpu attach?`` ask about the verb: IPython would look for an object ``attach``."""
+    return [
+        f"%gpu help {line.split()[1].rstrip('?')}\n"
+        if line.startswith("%gpu ") and line.rstrip().endswith("?") and len(line.split()) == 2
+        else line
+        for line in lines
+    ]
 
 
 def _parts(value: str | None) -> set[str]:

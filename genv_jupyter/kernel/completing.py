@@ -1,4 +1,4 @@
-"""Tab behind ``%gpu``: its verbs and options, and none of Python's names."""
+"""Tab and ``?`` behind ``%gpu``: its verbs and options, and none of Python's names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from IPython.core.completer import (
 )
 
 from genv_jupyter.kernel import parsing
+from genv_jupyter_stub import asked
 
 IDENTIFIER = "genv_jupyter"
 _LINE = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(%%?)gpu\s+(.*)", re.DOTALL)
@@ -49,13 +50,16 @@ def candidates(line: str) -> tuple[str, ...]:
 
 
 def install(shell: Any) -> None:
-    """Add the matcher to a shell, once."""
+    """Add both to a shell, once."""
     uninstall(shell)
     shell.Completer.custom_matchers.append(match)
+    shell.input_transformers_cleanup.append(asked)
 
 
 def uninstall(shell: Any) -> None:
-    """Take the matcher away again."""
+    """Take both away again."""
+    transformers = shell.input_transformers_cleanup
+    transformers[:] = [one for one in transformers if one is not asked]
     others = [
         one
         for one in shell.Completer.custom_matchers

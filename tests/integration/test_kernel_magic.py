@@ -120,6 +120,15 @@ def test_tab_knows_the_verbs_before_their_first_use_and_adds_no_names_of_python(
         assert kernel.run("%gpu").ok
 
 
+def test_a_question_mark_behind_a_verb_is_answered(server: Server) -> None:
+    kernel = server.kernel("llm")
+    for _ in range(2):  # by the stub, then by the magic that it has loaded
+        asked = kernel.run("1\n%gpu attach?")
+        assert asked.ok and "%gpu attach --memory 4G" in asked.text
+        assert kernel.run("%gpu attach??").ok
+    assert kernel.run("%gpu?").ok and kernel.run("print?").ok, "IPython's own goes on"
+
+
 def test_bad_input_is_one_line_and_changes_nothing(server: Server) -> None:
     kernel = server.kernel("llm")
     assert kernel.run("%gpu attach 0.5").ok
