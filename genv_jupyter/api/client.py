@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -24,7 +24,6 @@ from genv_jupyter.api.connection import (
     unreachable,
 )
 from genv_jupyter.errors import BrokerDown, GpuError
-from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -38,7 +37,11 @@ from genv_jupyter.model import (
     Request,
     ServerReport,
 )
-from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
+
+# What the first `%gpu` does not need is imported when it is asked for.
+if TYPE_CHECKING:
+    from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
+    from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
 T = TypeVar("T")
 Query = Mapping[str, str | None]
@@ -96,6 +99,8 @@ class Client:
     ) -> DeviceHistory:
         """Return what was seen of a device since then, in points of ``step`` seconds or more."""
         query = {"device": device, "since": since.isoformat(), "step": _text(step)}
+        from genv_jupyter.reports import DeviceHistory
+
         return self._get("usage", DeviceHistory, query)
 
     def environment_history(
@@ -103,10 +108,14 @@ class Client:
     ) -> EnvironmentHistory:
         """Return what was seen of an environment since then; it may have ended."""
         query = {"environment": environment, "since": since.isoformat(), "step": _text(step)}
+        from genv_jupyter.reports import EnvironmentHistory
+
         return self._get("usage", EnvironmentHistory, query)
 
     def usage_report(self, since: datetime, by: By = "environment") -> UsageReport:
         """Return what each user, device or environment had since then."""
+        from genv_jupyter.reports import UsageReport
+
         return self._get("usage/report", UsageReport, {"since": since.isoformat(), "by": by})
 
     def create(self, new: NewEnvironment) -> Environment:
@@ -154,6 +163,8 @@ class Client:
     def nvidia_smi(self, environment: str, call: SmiCall) -> SmiAnswer:
         """Return what nvidia-smi says inside an environment, or is to do."""
         path = _path("environments", environment, "nvidia-smi")
+        from genv_jupyter.isolation.smi.report import SmiAnswer
+
         return self._send("POST", path, call, SmiAnswer)
 
     def place(self, request: Request, environment: str | None = None) -> DryRun:
