@@ -123,7 +123,7 @@ def test_a_ledger_that_became_newer_while_it_was_opened_is_refused_too(
 
 
 def test_newer_records_are_refused(path: Path) -> None:
-    with_revision(path, "records_2")
+    with_revision(path, "records_99")
     before = contents(path.parent)
     with pytest.raises(LedgerNewer):
         RecordsLedger(path).open()
