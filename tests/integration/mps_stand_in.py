@@ -52,17 +52,19 @@ def daemon(says: dict[str, str | int | None]) -> int:
     if status:
         print("An error that only this test knows")
         return int(status)
+    (PIPE / "control").unlink(missing_ok=True)
     if os.fork():
-        time.sleep(0.2)
+        until = time.monotonic() + 4
+        while listener() is None and time.monotonic() < until:
+            time.sleep(0.01)
         return 0
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
-    (PIPE / "control").unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(str(PIPE / "control"))
-        sock.listen(16)
+        sock.listen(4096)  # nobody accepts: each that has asked who listens stays in the queue
         signal.pause()
     return 0
 
