@@ -180,10 +180,12 @@ def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> Environmen
     """Change the name, or take in what was applied inside the process."""
     if body.duration is not None or body.keep is not None:
         raise BadRequest("This version has no leases.", hint="Leave duration and keep out.")
+    # Of an earlier process, perhaps: each start has a revision of its own.
+    late = body.revision is not None and body.revision != row.revision
     new = msgspec.structs.replace(
         row,
         name=_short(body.name) or row.name,
-        cuda=cuda_after(row, body.cuda),
+        cuda=row.cuda if late else cuda_after(row, body.cuda),
     )
     with core.books.change() as change:
         new = take_in(core, change, new, body)

@@ -68,8 +68,10 @@ class Notebook:
         self.notebook.get_by_role("button", name=f"Attach {label}").click()
 
     def attach_form(self, *, memory: str = "", gpus: str = "", device: str = "any") -> None:
-        """Fill in the form and send it."""
-        self.notebook.get_by_role("button", name="Other…").click()
+        """Fill in the form, which stays open when it was refused, and send it."""
+        other = self.notebook.get_by_role("button", name="Other…")
+        if other.get_attribute("aria-expanded") != "true":
+            other.click()
         self.notebook.get_by_label("Memory").fill(memory)
         self.notebook.get_by_label("GPUs", exact=True).fill(gpus)
         self.notebook.get_by_label("Device").select_option(device)

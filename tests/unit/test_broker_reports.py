@@ -252,6 +252,17 @@ def test_no_report_of_an_earlier_process_speaks_of_a_later_one(desk: Bench) -> N
     assert kernel.now.applied == "pending"
 
 
+def test_cuda_of_an_earlier_process_is_not_that_of_a_later_one(desk: Bench) -> None:
+    kernel = desk.kernel()
+    first = ask(kernel, FIRST)
+    tell(kernel, first)
+    kernel.restart()
+    seen = {"applied": "at_restart", "cuda": "initialized", **read_back(first)}
+    desk.broker.patch(desk.me, kernel.id, EnvironmentPatch(**seen))  # late
+    assert kernel.now.cuda == "not_initialized"
+    desk.broker.attach(desk.me, kernel.id, SECOND)
+
+
 def test_an_environment_that_is_made_anew_counts_on(desk: Bench) -> None:
     """A process may live on while its environment is lost, and refuses what seems older."""
     kernel = desk.kernel()
