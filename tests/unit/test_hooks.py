@@ -25,6 +25,7 @@ class Shell:
 
     events = types.SimpleNamespace(register=lambda name, function: None)
     Completer = types.SimpleNamespace(custom_matchers=[])
+    input_transformers_cleanup = types.SimpleNamespace(append=lambda function: None)
 
     def register_magic_function(self, *_: object) -> None:
         pass
