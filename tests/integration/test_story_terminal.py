@@ -116,7 +116,7 @@ def test_story(driver: FakeDriver, terminal: Callable[[str], Terminal]) -> None:
     assert "Attached already." in viz("%gpu attach 0.5"), "Run All"
 
     before = {env.name: env for env in Client().environments()}
-    refused = debug("%gpu attach 1")
+    refused = " ".join(debug("%gpu attach 1").split())  # however it is wrapped
     assert refused.startswith("No GPU is free for a whole device.")
     assert re.search(r"GPU 0: llm of \S+ holds all of it since \d\d:\d\d \(\d+ (s|min)\)", refused)
     assert re.search(r"GPU 1: viz of \S+ holds .* and 50 % since", refused)
