@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MPS_PIPE
 from genv_jupyter.isolation.mps import Daemons
 from genv_jupyter.isolation.mps_control import MpsError
@@ -137,7 +138,7 @@ class Witness:
             return f"The MPS daemon could not be asked about {which}: {trouble}"
         if _age(process.start) > core.clock() - grant.since:
             return f"{which.capitalize()} works without MPS: {OLDER}"
-        pipe = _variable(process.pid, MPS_PIPE)
+        pipe = processes.variable(process.pid, MPS_PIPE)
         if pipe != str(self.daemons.path(grant.device)):
             has = "without one" if pipe is None else f"with {pipe}"
             return (
@@ -179,15 +180,3 @@ def _subjects(core: Core) -> list[Subject]:
 def _age(start: int) -> float:
     """Return for how many seconds a process has run, from its start ticks."""
     return float(Path("/proc/uptime").read_text().split()[0]) - start / _TICKS
-
-
-def _variable(pid: int, name: str) -> str | None:
-    """Return a variable that a process was started with, if that may be read."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    start = f"{name}=".encode()
-    return next(
-        (v[len(start) :].decode("utf-8", "replace") for v in variables if v.startswith(start)), None
-    )

@@ -1,4 +1,4 @@
-"""Fixtures for other suites: ``from tests.fakedriver.fixtures import fake_driver``."""
+"""Fixtures for other suites: ``from tests.fakedriver.fixtures import driver, fake_driver``."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def fake_driver(tmp_path: Path) -> Iterator[MakeDriver]:
             return drivers.enter_context(FakeDriver(tmp_path / f"driver{made}", scenario))
 
         yield make
+
+
+@pytest.fixture
+def driver(
+    broker_home: Path, fake_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> FakeDriver:
+    """Give the broker of this test, and all that it starts, a driver with two devices of 24 GiB."""
+    made = fake_driver()
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
+    return made

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakedriver.fixtures import fake_driver
+from tests.fakedriver.fixtures import driver, fake_driver
 from tests.frameworks.wheels import frameworks
 from tests.integration.kernels import ServedKernel, Server
 from tests.torch_wheel import torch_environ
 
-__all__ = ["fake_driver"]
+__all__ = ["driver", "fake_driver"]
 
 Start = Callable[..., ServedKernel]
 
@@ -27,18 +27,6 @@ def child(code):
     import subprocess
     return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 """
-
-
-@pytest.fixture
-def driver(
-    broker_home: Path, fake_driver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dict[str, str]]:
-    """The fake driver's directory, for the broker and for kernels."""
-    made = fake_driver()
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    return made
 
 
 @pytest.fixture

@@ -6,17 +6,14 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
-
-import pytest
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.model import Environment
 from tests.fakedriver.driver import FakeDriver
-from tests.fakedriver.fixtures import MakeDriver, fake_driver
+from tests.fakedriver.fixtures import driver, fake_driver
 from tests.integration.terminals import jupyter_gpu
 
-__all__ = ["fake_driver"]
+__all__ = ["driver", "fake_driver"]
 
 LEAVES_A_WORKER = """
 import subprocess, sys
@@ -30,17 +27,6 @@ import time; time.sleep(600)
 worker = subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=subprocess.DEVNULL)
 print(worker.pid, worker.stdout.readline().decode(), flush=True)
 """
-
-
-@pytest.fixture
-def driver(
-    broker_home: Path, fake_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> FakeDriver:
-    made = fake_driver()
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    return made
 
 
 def states(name: str) -> set[str]:

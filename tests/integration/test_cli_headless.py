@@ -13,11 +13,11 @@ import nbformat
 import pytest
 
 from tests.fakedriver.driver import FakeDriver
-from tests.fakedriver.fixtures import MakeDriver, fake_driver
+from tests.fakedriver.fixtures import driver, fake_driver
 from tests.integration.kernels import STARTUP
 from tests.integration.terminals import jupyter_gpu
 
-__all__ = ["fake_driver"]
+__all__ = ["driver", "fake_driver"]
 
 CELLS = (
     "%gpu attach 0.5",
@@ -35,17 +35,6 @@ RUNNERS = {
     "execute": ("jupyter", "execute", "--inplace", "in.ipynb"),
     "nbconvert": ("nbconvert", "--execute", "--to", "notebook", "--output", "out", "in.ipynb"),
 }
-
-
-@pytest.fixture
-def driver(
-    broker_home: Path, fake_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> FakeDriver:
-    made = fake_driver()
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    return made
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import pytest
 
 from genv_jupyter.api.client import Client
 from tests.fakedriver.driver import FakeDriver
-from tests.fakedriver.fixtures import MakeDriver, fake_driver
+from tests.fakedriver.fixtures import driver, fake_driver
 from tests.integration.kernels import STARTUP
 
-__all__ = ["fake_driver"]
+__all__ = ["driver", "fake_driver"]
 
 PROMPT = re.compile(r"In \[\d+\]: ")
 SEEN = (
@@ -76,17 +76,6 @@ class Terminal:
         self.child.sendline("exit")
         self.child.expect(pexpect.EOF)
         self.child.close()
-
-
-@pytest.fixture
-def driver(
-    broker_home: Path, fake_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> FakeDriver:
-    made = fake_driver()
-    for name, value in made.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("GENV_JUPYTER_SIMULATE")
-    return made
 
 
 @pytest.fixture
