@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import textwrap
 from collections.abc import Callable
@@ -67,10 +68,20 @@ def shows(command: Command) -> Command:
         except GpuError as error:
             if not as_json:
                 fail(error, status_of(error))
-            click.echo(msgspec.json.encode(error.payload()))
+            click.echo(_json(error.payload()))
             raise SystemExit(status_of(error)) from None
-        click.echo(msgspec.json.encode(facts) if as_json else str(view))
+        click.echo(_json(facts) if as_json else str(view))
         if any(status):
             raise SystemExit(status[0])
 
     return run  # type: ignore[return-value]
+
+
+def _json(facts: Any) -> str:
+    """Write JSON that does nothing to a terminal: names in it may be somebody else's."""
+    text = msgspec.json.encode(facts).decode()
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return json.dumps(char)[1:-1]

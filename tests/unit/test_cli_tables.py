@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from click.shell_completion import ShellComplete
@@ -16,7 +18,7 @@ from genv_jupyter import errors
 from genv_jupyter.cli import looking, targets
 from genv_jupyter.cli.completion import NAME, VARIABLE
 from genv_jupyter.cli.main import main
-from genv_jupyter.cli.output import say, status_of
+from genv_jupyter.cli.output import say, shows, status_of
 from genv_jupyter.kernel.document import Table, Text, Title, columns, to_text
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
 from genv_jupyter.model import BrokerHealth, Device, Environment
@@ -26,7 +28,7 @@ NAMES = (
     "a-notebook-with-a-very-long-name-that-somebody-thought-was-a-good-idea-final-2.ipynb",
     "訓練用の大きなノートブック、名前がとても長いもの.ipynb",
     "\x1b[2J\x1b]0;gotcha\x07 evil\r\nname",
-    "\u202egnp.ecnatta",
+    "\u202egnp.ecnatta\x9b2J",
     "x",
 )
 HEALTH = BrokerHealth(
@@ -91,6 +93,13 @@ def test_sentences_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]
     say(f"Error: {NAMES[2]} holds all of it.")
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said[:-1].isprintable() and "evil name holds" in said
+
+
+def test_json_does_nothing_to_the_terminal_and_says_the_same() -> None:
+    command = click.command()(shows(lambda: (NAMES, "")))
+    said = CliRunner().invoke(command, ["--json"]).output
+    assert said.removesuffix("\n").isprintable() and "訓練" in said
+    assert tuple(json.loads(said)) == NAMES
 
 
 def test_columns_stand_under_each_other() -> None:
