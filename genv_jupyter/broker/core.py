@@ -22,6 +22,7 @@ from genv_jupyter.units import WHOLE
 
 if TYPE_CHECKING:
     from genv_jupyter.broker.history import History
+    from genv_jupyter.broker.config import BrokerConfig
 
 Record = Callable[..., None]
 SLOW = 0.5
@@ -47,6 +48,8 @@ class Core:
         Seconds since the host was booted, for deadlines: they outlive a broker, and no step of
         the clock moves them.
 
+    config
+        What was configured: each part asks it for its own settings.
     Attributes
     ----------
     programs
@@ -66,6 +69,8 @@ class Core:
     ) -> None:
         self.books = books
         self.source = source
+        *,
+        config: BrokerConfig,
         self.policy = policy
         self.record = record
         self.clock = clock
@@ -73,6 +78,7 @@ class Core:
         self.mps = Mps()
         self.attribution = Attribution(books, lambda pid: self.mps.owns(pid))
         self.meters = Meters()
+        self.config = config
         self.history: History | None = None
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}

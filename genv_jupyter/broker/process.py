@@ -27,6 +27,7 @@ from genv_jupyter.api import rendezvous
 from genv_jupyter.api.doors import MAX_BODY, Verbs, user_name
 from genv_jupyter.api.handlers import application
 from genv_jupyter.broker import directories, failpoints
+from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turn_desk import TurnDesk
@@ -37,7 +38,6 @@ from genv_jupyter.isolation.smi.install import install
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.model import Principal
-from genv_jupyter.policy import Policy
 
 T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
@@ -230,9 +230,10 @@ def main(*, replace: bool, idle_seconds: float) -> int:
         held = directories.lock(directory)
         source = open_source(simulate)
         ledger = LiveLedger(directory / "ledger.sqlite")
-        notices: list[str] = []
+        config = BrokerConfig.user()
+        notices = [f"A setting is left at its default: {said}" for said in config.problems]
         records = _records(simulate, notices)
-        broker = Broker(ledger, source, Policy(), records=records, mps=directory / "mps")
+        broker = Broker(ledger, source, records=records, mps=directory / "mps", config=config)
         broker.core.programs = _programs(directory, notices)
         broker.core.notices.extend(notices)
     except GpuError as error:

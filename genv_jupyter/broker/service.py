@@ -12,6 +12,7 @@ from pathlib import Path
 
 from genv_jupyter.broker import attach, fence, kernels, leaving, release, smi, views, wants
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.history import History
 from genv_jupyter.broker.history_view import Past
@@ -66,6 +67,8 @@ class Broker:
     mps_program
         The program of the daemons.
 
+    config
+        What was configured; ``policy``, where it is given, comes before it.
     Raises
     ------
     LedgerNewer
@@ -84,11 +87,14 @@ class Broker:
         mps: Path | None = None,
         mps_program: str = PROGRAM,
     ) -> None:
+        config: BrokerConfig | None = None,
         self.lanes = fence.Lanes()
         self.lock = threading.RLock()
         self.records = records
         self.books = Books(ledger)
-        self.core = Core(self.books, source, policy or Policy(), self._record, clock, steady)
+        config = config or BrokerConfig()
+        policy = policy or config.policy()
+        self.core = Core(self.books, source, policy, self._record, clock, steady, config=config)
         if mps is not None:
             self.core.mps = Mps(Daemons(mps, self._mps_needs, mps_program, steady))
         core = self.core

@@ -302,3 +302,20 @@ def test_two_at_once_at_a_path_start_one(
     rendezvous.start_broker()  # one more, while the first serves
     answers.add("{} {}\n".format(*ask()))
     assert len(answers) == 1 and answers.pop()
+
+
+def test_a_configuration_is_obeyed_and_its_mistakes_are_told(
+    broker_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file keeps a broker, and so a kernel, from starting."""
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "jupyter_genv_config.py").write_text(
+        "c.PolicySettings.memory_headroom = '4GiB'\nc.PolicySettings.mps = 'sometimes'\n"
+    )
+    (tmp_path / "jupyter_genv_config.json").write_text("{")
+    client = Client()
+    (told,) = {device.memory_usable for device in client.devices()}
+    notices = client.health().notices
+    assert told == 20 * 2**30
+    assert [said for said in notices if "'sometimes'" in said and "PolicySettings.mps" in said]
+    assert [said for said in notices if "jupyter_genv_config.json cannot be read" in said]

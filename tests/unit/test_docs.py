@@ -14,6 +14,7 @@ from traitlets.config import Configurable
 
 from genv_jupyter.api import openapi
 from genv_jupyter.api.client import Client
+from genv_jupyter.broker.config import CLASSES
 from genv_jupyter.cli.main import main
 from genv_jupyter.errors import GpuError, all_errors
 from genv_jupyter.kernel import parsing
@@ -73,6 +74,9 @@ def test_traits_exist() -> None:
 
 
 def configurable(name: str) -> type[Configurable]:
+    for kind in CLASSES:
+        if kind.__name__ == name:
+            return kind
     for module in ("genv_jupyter.server.app", "genv_jupyter.server.provisioner"):
         found = getattr(importlib.import_module(module), name, None)
         if inspect.isclass(found):
@@ -86,6 +90,9 @@ def test_configuration_names_every_trait() -> None:
     app, provisioner = configurable("GenvJupyterApp"), configurable("GenvProvisioner")
     own = {name for name in app.class_own_traits(config=True) if f"`{name}`" not in text}
     assert own == set()
+    for kind in CLASSES:
+        named = set(re.findall(rf"`{kind.__name__}\.(\w+)`", text))
+        assert named == set(kind.class_own_traits(config=True)), kind.__name__
     sample = json.loads(re.search(r"```json\n(.*?)```", text, re.S)[1])["metadata"]
     listed = re.search(r"Its `config` takes (.*?):\n", text, re.S)[1]
     names = set(re.findall(r"`(\w+)`", listed)) | set(sample["kernel_provisioner"]["config"])
