@@ -7,10 +7,12 @@ from it the TypeScript types, are generated from this module.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
+
+from genv_jupyter.notices import Notice
+from genv_jupyter.units import Time as Time
 
 DeviceKind = Literal["gpu", "mig"]
 Health = Literal["ok", "lost", "unreliable", "unknown"]
@@ -24,8 +26,6 @@ Strength = Literal["hard", "driver", "cooperative", "watched", "none"]
 KernelState = Literal["starting", "idle", "busy", "restarting", "dead", "unknown"]
 Cuda = Literal["initialized", "not_initialized", "unknown"]
 Mps = Literal["auto", "on", "off"]
-Time = Annotated[datetime, Meta(tz=True)]
-"""A point in time; on the wire RFC 3339, never without its zone."""
 
 
 class Principal(Struct, frozen=True, kw_only=True):
@@ -346,6 +346,8 @@ class Event(Struct, frozen=True, kw_only=True):
     The first has ``snapshot`` true and everything; later ones carry the devices and environments
     that changed, whole, and the ids that are gone. ``usage`` is there only for the owner and
     admins, and told anew when what an environment uses, or the advice on it, has changed.
+    ``notices`` are all that stand for the owner and admins, told whole when one has changed
+    (``null``: none has).
     """
 
     revision: int
@@ -356,6 +358,7 @@ class Event(Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
     wants: tuple[Want, ...] = ()
     health: BrokerHealth | None = None
+    notices: tuple[Notice, ...] | None = None
 
 
 class DryRun(Struct, frozen=True, kw_only=True):

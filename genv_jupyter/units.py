@@ -10,8 +10,14 @@ import math
 import re
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from typing import Annotated
+
+from msgspec import Meta
 
 from genv_jupyter.errors import BadRequest, OutOfRange
+
+Time = Annotated[datetime, Meta(tz=True)]
+"""A point in time; on the wire RFC 3339, never without its zone."""
 
 WHOLE = 10_000
 """Compute of a whole device, in hundredths of a percent."""

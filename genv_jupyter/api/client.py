@@ -37,6 +37,7 @@ from genv_jupyter.model import (
     Request,
     ServerReport,
 )
+from genv_jupyter.notices import Notice
 
 # What the first `%gpu` does not need is imported when it is asked for.
 if TYPE_CHECKING:
@@ -159,6 +160,14 @@ class Client:
         query = {"device": device, "cuda": cuda}
         path = _path("environments", environment)
         return self._send("DELETE", path, None, Environment, query=query)
+
+    def notices(self) -> list[Notice]:
+        """Return what the caller is told about their environments, the oldest first."""
+        return self._get("notices", list[Notice])
+
+    def dismiss(self, notice: str) -> None:
+        """Do not show a notice any more."""
+        self._send("DELETE", _path("notices", notice), None, Any)
 
     def nvidia_smi(self, environment: str, call: SmiCall) -> SmiAnswer:
         """Return what nvidia-smi says inside an environment, or is to do."""

@@ -100,6 +100,16 @@ class UsageReportHandler(Verbs):
         await usage.report(self)
 
 
+class NoticesHandler(Verbs):
+    async def get(self) -> None:
+        await self.answer(lambda: self.host.broker.notices(self.caller))
+
+
+class NoticeHandler(Verbs):
+    async def delete(self, notice: str) -> None:
+        await self.answer(lambda: self.host.broker.dismiss(self.caller, notice))
+
+
 class PlacementsHandler(Verbs):
     async def post(self) -> None:
         request = self.body(Request)
@@ -171,6 +181,8 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}/nvidia-smi", SmiHandler),
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
+    ("notices", NoticesHandler),
+    (f"notices/{_ID}", NoticeHandler),
     ("usage", UsageHandler),
     ("usage/report", UsageReportHandler),
     (f"servers/{_ID}", ServerHandler),

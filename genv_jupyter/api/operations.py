@@ -25,6 +25,7 @@ from genv_jupyter.model import (
     Time,
     Turn,
 )
+from genv_jupyter.notices import Notice
 from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
 Method = Literal["get", "put", "post", "patch", "delete"]
@@ -206,6 +207,19 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=DryRun,
         query=(Query("environment", str, "For this environment, whose grants are a credit."),),
         refusals=_ASK,
+    ),
+    Operation(
+        method="get",
+        path="/notices",
+        name="notices",
+        summary="What the caller is told about their environments, the oldest first",
+        answer=list[Notice],
+    ),
+    Operation(
+        method="delete",
+        path="/notices/{id}",
+        name="dismiss",
+        summary="Do not show a notice any more; one that is gone is as good as dismissed",
     ),
     Operation(
         method="get",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.meters import Meters
 from genv_jupyter.broker.mps import Mps
+from genv_jupyter.broker.noticeboard import Noticeboard
 from genv_jupyter.broker.usage import Attribution, DeviceUsage
 from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
@@ -21,8 +22,8 @@ from genv_jupyter.slots import Slot
 from genv_jupyter.units import WHOLE
 
 if TYPE_CHECKING:
-    from genv_jupyter.broker.history import History
     from genv_jupyter.broker.config import BrokerConfig
+    from genv_jupyter.broker.history import History
 
 Record = Callable[..., None]
 SLOW = 0.5
@@ -47,15 +48,17 @@ class Core:
     steady
         Seconds since the host was booted, for deadlines: they outlive a broker, and no step of
         the clock moves them.
-
     config
         What was configured: each part asks it for its own settings.
+
     Attributes
     ----------
     programs
         The directory with the environments' ``nvidia-smi``, where there is one.
     history
         Keeps what is read, where there are records.
+    board
+        What owners are told.
     """
 
     def __init__(
@@ -66,19 +69,20 @@ class Core:
         record: Record,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
+        *,
+        config: BrokerConfig,
     ) -> None:
         self.books = books
         self.source = source
-        *,
-        config: BrokerConfig,
         self.policy = policy
         self.record = record
         self.clock = clock
         self.steady = steady
+        self.config = config
         self.mps = Mps()
         self.attribution = Attribution(books, lambda pid: self.mps.owns(pid))
         self.meters = Meters()
-        self.config = config
+        self.board = Noticeboard(books, record, clock, self.stamp)
         self.history: History | None = None
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}

@@ -133,7 +133,7 @@ class Publisher:
             pool = broker.pool_uuids(server)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
             known = whole.environments or whole.usage or whole.removed or whole.health
-            if not (devices or known or wants):
+            if not (devices or known or wants) and whole.notices is None:
                 continue  # all that changed is outside its pool
             lines[server] = encode(msgspec.structs.replace(whole, devices=devices, wants=wants))
         return lines

@@ -42,6 +42,7 @@ from genv_jupyter.model import (
     ServerReport,
     Want,
 )
+from genv_jupyter.notices import Notice
 from genv_jupyter.policy import Policy
 
 
@@ -66,9 +67,9 @@ class Broker:
         A private directory for MPS daemons; ``None`` runs none.
     mps_program
         The program of the daemons.
-
     config
         What was configured; ``policy``, where it is given, comes before it.
+
     Raises
     ------
     LedgerNewer
@@ -86,8 +87,8 @@ class Broker:
         steady: Callable[[], float] = time.monotonic,
         mps: Path | None = None,
         mps_program: str = PROGRAM,
-    ) -> None:
         config: BrokerConfig | None = None,
+    ) -> None:
         self.lanes = fence.Lanes()
         self.lock = threading.RLock()
         self.records = records
@@ -178,7 +179,17 @@ class Broker:
             rows = attach.dry_run(self.core, row, principal.key, request)
             return DryRun(grants=tuple(views.grant_view(self.core, grant) for grant in rows))
 
+    def notices(self, principal: Principal) -> list[Notice]:
+        """Return what somebody is told about their environments."""
+        with self.lock:
+            return self.core.board.of(principal)
+
     # -- changing -------------------------------------------------------------------------------
+
+    def dismiss(self, principal: Principal, notice: str) -> None:
+        """Do not show a notice any more."""
+        with self.lock:
+            self.core.board.dismiss(principal, notice)
 
     def create(self, principal: Principal, new: NewEnvironment) -> Environment:
         """Make an environment for a process that no server of ours started."""
@@ -280,6 +291,7 @@ class Broker:
         with self.lock:
             self.core.absorb(*reading)
             self.housekeeper.round()
+            self.core.board.sweep()
 
     def tick_mps(self) -> None:
         """Look after MPS: called once a second, beside ``tick``, since its programs may hang."""
@@ -292,7 +304,8 @@ class Broker:
             devices, environments = books.changed_devices, books.changed_environments
             trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
             usage = self.news.take(principal, environments, devices)
-            told = devices or environments or usage
+            noticed = self.core.board.news()
+            told = devices or environments or usage or noticed
             if not told and trouble == self._told_trouble:
                 return None
             books.changed_devices, books.changed_environments = set(), set()
@@ -314,6 +327,7 @@ class Broker:
                     for name in (*environments, *devices)
                     if name not in books.environments and name not in books.slots
                 ),
+                notices=tuple(self.core.board.of(principal)) if noticed else None,
             )
 
     def snapshot(self, principal: Principal, server: str | None = None) -> Event:
@@ -330,6 +344,7 @@ class Broker:
                     if may_see(self.books.environments[environment], principal)
                 ),
                 health=self.health(),
+                notices=tuple(self.core.board.of(principal)),
             )
 
     def pool_uuids(self, server: str | None) -> frozenset[str]:
@@ -387,7 +402,7 @@ class Broker:
                     at=self.core.clock(),
                     event=event,
                     owner=row.owner,
-                    environment=row.id,
+                    environment=row.id or None,
                     device=device,
                     memory=memory,
                     compute=compute,

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from genv_jupyter.model import BrokerHealth, Device, Environment, EnvironmentUsage, Event
+from genv_jupyter.notices import Notice
 
 BACKLOG = 256
 """Messages that a listener may leave unread before it is cut off."""
@@ -32,6 +33,7 @@ class Hub:
         self._environments: dict[str, Environment] = {}
         self._usage: dict[str, EnvironmentUsage] = {}
         self._health: BrokerHealth | None = None
+        self._notices: tuple[Notice, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -83,8 +85,10 @@ class Hub:
             self._environments.pop(gone, None)
             self._usage.pop(gone, None)
         self._health = event.health or self._health
+        if event.notices is not None:
+            self._notices = event.notices
         told = event.devices or event.environments or event.usage or event.removed
-        if not (event.snapshot or told or event.health):
+        if not (event.snapshot or told or event.health) and event.notices is None:
             return
         text = _text(msgspec.structs.replace(event, wants=()))
         for listener in list(self._listeners):
@@ -98,6 +102,7 @@ class Hub:
             environments=tuple(self._environments.values()),
             usage=tuple(self._usage.values()),
             health=self._health,
+            notices=self._notices,
         )
 
 

@@ -238,6 +238,18 @@ class UsageReportHandler(Door):
         await self.relay("GET", "usage/report", since=since, by=by)
 
 
+class NoticesHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        await self.relay("GET", "notices")
+
+
+class NoticeHandler(Door):
+    @allowed("write")
+    async def delete(self, notice: str) -> None:
+        await self.relay("DELETE", f"notices/{quote(notice, safe='')}")
+
+
 class PlacementsHandler(Door):
     @allowed("read")
     async def post(self) -> None:
@@ -331,6 +343,8 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}environments/{_ID}", EnvironmentHandler),
     (f"{_BASE}environments/{_ID}/restart", RestartHandler),
     (f"{_BASE}placements", PlacementsHandler),
+    (f"{_BASE}notices", NoticesHandler),
+    (f"{_BASE}notices/{_ID}", NoticeHandler),
     (f"{_BASE}usage", UsageHandler),
     (f"{_BASE}usage/report", UsageReportHandler),
     (f"{_BASE}events", EventsHandler),

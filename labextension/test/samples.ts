@@ -127,6 +127,7 @@ export function event(changes: Partial<IEvent> = {}): IEvent {
     removed: [],
     wants: [],
     health: null,
+    notices: null,
     ...changes
   };
 }

@@ -161,6 +161,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/notices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What the caller is told about their environments, the oldest first */
+        get: operations["notices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/notices/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Do not show a notice any more; one that is gone is as good as dismissed */
+        delete: operations["dismiss"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/usage": {
         parameters: {
             query?: never;
@@ -565,6 +599,30 @@ export interface components {
             grants: components["schemas"]["Grant"][];
         };
         /**
+         * Notice
+         * @description What the owner of an environment is told, and what they can do about it.
+         *
+         *     `environment` is `None` where it is about no one environment. `until` is when something
+         *     will be done, or is over; `message` says what. `actions` are the buttons that make sense:
+         *     `keep` and `extend` are `PATCH environments/{id}`, `release` its `DELETE`, `restart`
+         *     its `POST …/restart`, and `dismiss` is `DELETE notices/{id}`.
+         */
+        Notice: {
+            id: string;
+            environment: string | null;
+            user: string;
+            /** @enum {unknown} */
+            kind: "ask" | "cap" | "contended" | "ended" | "foreign_device" | "idle" | "lease" | "leftover" | "lost" | "mps" | "outside" | "queue" | "quota";
+            /** @enum {unknown} */
+            level: "error" | "info" | "warning";
+            message: string;
+            hint: string;
+            /** Format: date-time */
+            since: string;
+            until: string | null;
+            actions: ("dismiss" | "extend" | "keep" | "release" | "restart")[];
+        };
+        /**
          * EnvironmentUsage
          * @description Answer of `GET usage?environment=ID`; `at` is when the reading behind it was begun.
          *
@@ -773,6 +831,8 @@ export interface components {
          *     The first has `snapshot` true and everything; later ones carry the devices and environments
          *     that changed, whole, and the ids that are gone. `usage` is there only for the owner and
          *     admins, and told anew when what an environment uses, or the advice on it, has changed.
+         *     `notices` are all that stand for the owner and admins, told whole when one has changed
+         *     (`null`: none has).
          */
         Event: {
             revision: number;
@@ -790,6 +850,8 @@ export interface components {
             wants: components["schemas"]["Want"][];
             /** @default null */
             health: components["schemas"]["BrokerHealth"] | null;
+            /** @default null */
+            notices: components["schemas"]["Notice"][] | null;
         };
         /**
          * Want
@@ -2072,6 +2134,138 @@ export interface operations {
             };
             /** @description `driver_timeout`: The driver did not answer in time. */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    notices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the caller is told about their environments, the oldest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Notice"][];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    dismiss: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Do not show a notice any more; one that is gone is as good as dismissed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": null;
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
