@@ -32,6 +32,15 @@ class Round:
     complete: bool = False
 
 
+_NOTHING: dict[str, None] = dict.fromkeys(
+    (
+        *("utilization", "memory_utilization", "temperature", "power", "sm_clock"),
+        "memory_clock",
+    )
+)
+"""What a device that is lost does not tell any more."""
+
+
 class Known:
     """Remembers every device that was ever read, by UUID and by its place."""
 
@@ -134,6 +143,6 @@ def _as(device: DeviceReading, health: Health) -> DeviceReading:
     """Return a device that was not read: lost stays lost, and what is lost holds nothing."""
     if health == "lost" or device.health == "lost":
         return msgspec.structs.replace(
-            device, health="lost", memory_free=None, utilization=None, processes=None
+            device, health="lost", memory_free=None, processes=None, **_NOTHING
         )
     return msgspec.structs.replace(device, health=health)

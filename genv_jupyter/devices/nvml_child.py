@@ -20,6 +20,7 @@ import pynvml
 from genv_jupyter.devices import frames, trouble
 from genv_jupyter.devices.frames import Fault
 from genv_jupyter.devices.nvml_details import DetailsReader
+from genv_jupyter.devices.nvml_sensors import Errors, Sensors, graded
 from genv_jupyter.devices.readings import Doubt, clean_memory, clean_text, clean_uuid, merge
 from genv_jupyter.devices.source import DeviceReading, ProcessKind, ProcessReading
 
@@ -33,6 +34,7 @@ _PROCESS_LISTS: tuple[tuple[ProcessKind, str], ...] = (
     ("compute", "nvmlDeviceGetComputeRunningProcesses"),
     ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
 )
+_LOAD = "a utilisation"
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
@@ -63,6 +65,8 @@ class Driver:
         self._names: dict[int, str | None] = {}
         self._names_are_ours = _in_initial_pid_namespace()
         self._details = DetailsReader(partial(_optional, _text))
+        self._sensors = Sensors(_sick_from)
+        self._errors = Errors()
         self._details_wanted = False
 
     def open(self, skip: tuple[int, ...]) -> None:
@@ -75,6 +79,8 @@ class Driver:
             if index not in skip:
                 self._tell(frames.Touching(index))
                 self._attach(index)
+                if index in self._handles:
+                    self._errors.watch(self._handles[index][0])
         version = clean_text(_optional(pynvml.nvmlSystemGetDriverVersion))
         cuda = _optional(pynvml.nvmlSystemGetCudaDriverVersion)
         self._tell(frames.Opened(version, self._count, cuda))
@@ -82,6 +88,7 @@ class Driver:
     def read(self, last: tuple[int, ...], details: bool = False) -> None:
         """Tell about every attached GPU, and on demand what is rarely asked."""
         self._details_wanted = details
+        self._errors.poll()
         indices = sorted(range(self._count), key=lambda index: (index in last, index))
         told: tuple[frames.Told, ...] = ()
         seen: dict[int, str | None] = {}
@@ -157,15 +164,20 @@ class Driver:
         load = _optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
         processes = self._processes(handle, memory.total, doubt, seen)
         mode = _optional(pynvml.nvmlDeviceGetComputeMode, handle)
+        xids = self._errors.of(place.get("parent", uuid), place.get("instance"))
+        sensors = self._sensors.read(handle, uuid, doubt)
         return DeviceReading(
             uuid=uuid,
             memory_total=memory.total,
             memory_reserved=memory.reserved,
             memory_free=memory.free,
-            utilization=doubt.within(load.gpu, 100) if load else None,
+            utilization=doubt.within(load.gpu, 100, _LOAD) if load else None,
+            memory_utilization=doubt.within(load.memory, 100, _LOAD) if load else None,
             processes=processes,
             compute_mode=None if mode is None else _COMPUTE_MODES.get(mode),
-            health="unreliable" if doubt.raised else "ok",
+            xids=xids,
+            **graded(doubt, xids),
+            **sensors,
             details=self._details.read(handle, uuid) if self._details_wanted else None,
             **self._never_changing(handle, uuid),
             **place,
@@ -206,6 +218,12 @@ class Driver:
         return seen[pid]
 
 
+def _sick_from(error: pynvml.NVMLError) -> None:
+    """Raise ``_Sick`` where an error is about the whole GPU."""
+    if error.value in _SICK:
+        raise _Sick(_words(error), error.value) from None
+
+
 def _optional(function: Callable[..., T], *arguments: Any) -> T | None:
     """Call NVML; ``None`` if this driver or this card cannot answer.
 
@@ -217,8 +235,7 @@ def _optional(function: Callable[..., T], *arguments: Any) -> T | None:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in _SICK:
-            raise _Sick(_words(error), error.value) from None
+        _sick_from(error)
         return None
 
 
@@ -246,8 +263,7 @@ def _listing(function: Callable[..., Any], handle: Any) -> Any:
         except pynvml.NVMLLibraryMismatchError:
             return None  # older than this kind of list
         except pynvml.NVMLError as error:
-            if error.value in _SICK:
-                raise _Sick(_words(error), error.value) from None
+            _sick_from(error)
             return None
     return None
 

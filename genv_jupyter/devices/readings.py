@@ -24,17 +24,26 @@ _STRENGTH: Mapping[ProcessKind, int] = {"graphics": 0, "compute": 1, "mps": 2}
 
 
 class Doubt:
-    """Whether anything was told that cannot be."""
+    """What was told that cannot be, each in a few words."""
 
     def __init__(self) -> None:
-        self.raised = False
+        self.words: dict[str, None] = {}
 
-    def within(self, value: Any, highest: int) -> int | None:
+    @property
+    def raised(self) -> bool:
+        """Whether there is any."""
+        return bool(self.words)
+
+    def say(self, words: str) -> None:
+        """Note something; the same again is noted once."""
+        self.words[words] = None
+
+    def within(self, value: Any, highest: int, what: str) -> int | None:
         """Return ``value`` if it is an integer from 0 to ``highest``, else ``None`` and doubt."""
         if value is None:
             return None
         if not isinstance(value, int) or not 0 <= value <= highest:
-            self.raised = True
+            self.say(f"{what} that cannot be")
             return None
         return value
 
@@ -51,13 +60,14 @@ def clean_memory(info: Any, doubt: Doubt) -> Memory:
     """Read an NVML memory structure (version 1 has no ``reserved``), or ``None``."""
     if info is None or info.total == 0:
         return Memory(None, None, None)  # memory of its own is what unified chips do not have
-    total = doubt.within(info.total, MAX_MEMORY)
+    total = doubt.within(info.total, MAX_MEMORY, "a memory size")
     highest = MAX_MEMORY if total is None else total
-    reserved = doubt.within(getattr(info, "reserved", None), highest)
-    free = doubt.within(info.free, highest)
-    doubt.within(info.used, highest)  # not used itself, but it shows what the rest is worth
+    reserved = doubt.within(getattr(info, "reserved", None), highest, "a memory reserve")
+    free = doubt.within(info.free, highest, "free memory")
+    # Not used itself, but it shows what the rest is worth.
+    doubt.within(info.used, highest, "used memory")
     if free is not None and free + (reserved or 0) > highest:
-        doubt.raised = True
+        doubt.say("more free memory than there is")
         free = highest - (reserved or 0)
     return Memory(total, reserved, free)
 
@@ -73,11 +83,12 @@ def merge(
     found: dict[int, tuple[int | None, ProcessKind]] = {}
     for kind, entries in lists.items():
         for raw_pid, raw_memory in entries:
-            pid = doubt.within(raw_pid, MAX_PID)
+            pid = doubt.within(raw_pid, MAX_PID, "a process id")
             if not pid:
-                doubt.raised = True
+                doubt.say("a process id that cannot be")
                 continue
-            memory = doubt.within(raw_memory, MAX_MEMORY if total is None else total)
+            most = MAX_MEMORY if total is None else total
+            memory = doubt.within(raw_memory, most, "memory of a process")
             other, other_kind = found.get(pid, (None, kind))
             known = [amount for amount in (memory, other) if amount is not None]
             found[pid] = (

@@ -26,6 +26,13 @@ class ProcessReading(Struct, frozen=True):
     name: str | None = None
 
 
+class Xid(Struct, frozen=True, order=True):
+    """A critical error that the driver has reported of a GPU: its number, and when (epoch)."""
+
+    at: float
+    code: int
+
+
 class DeviceReading(Struct, frozen=True, kw_only=True):
     """One GPU, or one MIG instance, at one moment; ``None`` is unknown everywhere.
 
@@ -41,11 +48,26 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
     memory_total, memory_reserved, memory_free
         Bytes. What is used is total − free − reserved: NVML's own ``used`` means different things
         in different drivers.
-    utilization
-        Percent, 0 to 100.
+    utilization, memory_utilization
+        Percent of the time in which a program ran there, and in which its memory was read or
+        written; 0 to 100.
+    temperature
+        Degrees Celsius.
+    power, power_limit
+        Milliwatts.
+    sm_clock, memory_clock
+        MHz.
+    ecc_errors
+        Memory errors that could not be corrected, since the driver was loaded.
+    xids
+        The last critical errors, the oldest first, as far as the present reader of the driver has
+        seen them.
     health
         ``lost``: fell off the bus. ``unreliable``: the driver told things that cannot be (they are
-        left out). ``unknown``: not read this time; the fields are those of the last good reading.
+        left out), or the GPU has an error that only a reset cures. ``unknown``: not read this time;
+        the fields are those of the last good reading.
+    doubts
+        What is wrong with an unreliable one, each in a few words.
     processes
         Sorted by pid, each pid once.
     compute_mode
@@ -67,7 +89,16 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
     memory_reserved: int | None = None
     memory_free: int | None = None
     utilization: int | None = None
+    memory_utilization: int | None = None
+    temperature: int | None = None
+    power: int | None = None
+    power_limit: int | None = None
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    ecc_errors: int | None = None
+    xids: tuple[Xid, ...] = ()
     health: Health = "ok"
+    doubts: tuple[str, ...] = ()
     processes: tuple[ProcessReading, ...] | None = None
     compute_mode: str | None = None
     capability: tuple[int, int] | None = None

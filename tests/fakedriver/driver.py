@@ -116,6 +116,10 @@ class FakeDriver:
         """Let NVML list these processes, beside those that really hold contexts."""
         self.update_device(uuid, processes=list(processes))
 
+    def xid(self, uuid: str, code: int) -> None:
+        """Let the device have a critical error of that number."""
+        self._change(lambda scenario: _find(scenario, uuid).setdefault("xids", []).append(code))
+
     def lose(self, uuid: str) -> None:
         """Let the device fall off the bus: still counted, each call about it fails."""
         self.update_device(uuid, lost=True)

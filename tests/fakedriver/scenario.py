@@ -68,6 +68,8 @@ class DeviceSpec(TypedDict, total=False):
     power_management: int
     ecc: dict[str, int] | None
     """Keys ``corrected`` and ``uncorrected``."""
+    xids: list[int]
+    """Critical errors so far: those that come later are told to whoever listens."""
     compute_mode: int
     """As in CUDA: 0 default, 2 prohibited, 3 one process at a time."""
     compute_capability: list[int]

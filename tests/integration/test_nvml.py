@@ -128,6 +128,10 @@ def test_gpus_are_read_in_full(driver, open_nvml):
         memory_reserved=RESERVED,
         memory_free=TOTAL - RESERVED - 4 * GIB,
         utilization=7,
+        memory_utilization=3,
+        temperature=35,
+        power=25_000,
+        power_limit=300_000,
         processes=read.processes,
         compute_mode="default",
         capability=(9, 0),
@@ -174,7 +178,10 @@ def test_variables_that_hide_devices_do_not_reach_the_child(driver, open_nvml, m
         ("nvmlDeviceGetName", {"name"}),
         ("nvmlDeviceGetMemoryInfo", {"memory_total", "memory_reserved", "memory_free"}),
         ("nvmlDeviceGetMemoryInfo_v2", {"memory_reserved"}),
-        ("nvmlDeviceGetUtilizationRates", {"utilization"}),
+        ("nvmlDeviceGetUtilizationRates", {"utilization", "memory_utilization"}),
+        ("nvmlDeviceGetTemperature", {"temperature"}),
+        ("nvmlDeviceGetPowerUsage", {"power"}),
+        ("nvmlDeviceGetEnforcedPowerLimit", {"power_limit"}),
         ("nvmlDeviceGetComputeRunningProcesses", {"processes"}),
         ("nvmlDeviceGetGraphicsRunningProcesses", set()),
         ("nvmlDeviceGetMPSComputeRunningProcesses", set()),
@@ -284,6 +291,48 @@ def test_what_cannot_be_is_left_out_and_flagged(driver, open_nvml):
     assert third.health == "ok"
     assert third.name is not None
     assert (third.name[:7], third.name[-5:], "\udcff" in third.name) == ("NVIDIA ", " H200", False)
+
+
+def test_sensors_that_cannot_be_are_left_out_and_named(driver, open_nvml):
+    driver.update_device(A, temperature=4000)
+    driver.update_device(B, clocks={"graphics": 0, "sm": 90_000, "memory": 1593, "video": 0})
+    first, second, _ = open_nvml().read().devices
+    assert (first.health, first.temperature, first.power) == ("unreliable", None, 25_000)
+    assert first.doubts == ("a temperature that cannot be",)
+    assert (second.health, second.sm_clock, second.memory_clock) == ("unreliable", None, 1593)
+
+
+def test_memory_errors_are_counted_where_the_card_has_ecc(driver, open_nvml):
+    driver.update_device(A, ecc_mode=1, ecc={"corrected": 7, "uncorrected": 2})
+    first, second, _ = open_nvml().read().devices
+    assert (first.ecc_errors, second.ecc_errors) == (2, None)
+
+
+def test_critical_errors_are_heard_and_only_a_grave_one_makes_the_gpu_unreliable(driver, open_nvml):
+    driver.update_device(A, xids=[62])
+    source = open_nvml()
+    assert source.read().devices[0].xids == (), "it was before anybody listened"
+    driver.xid(A, 31)
+    driver.xid(A, 45)
+    driver.xid(B, 48)
+    first, second, third = source.read().devices
+    assert [xid.code for xid in first.xids] == [31, 45]
+    assert (first.health, first.doubts) == ("ok", ()), "a program's own mistake"
+    assert (second.health, [xid.code for xid in second.xids]) == ("unreliable", [48])
+    assert "Xid 48" in second.doubts[0]
+    assert "reset" in second.doubts[0]
+    assert third.xids == ()
+    assert [xid.code for xid in source.read().devices[0].xids] == [31, 45], "and stays told"
+
+
+def test_card_without_events_is_read_all_the_same(driver, open_nvml):
+    driver.fail("nvmlDeviceRegisterEvents", 3, A)
+    source = open_nvml()
+    source.read()
+    driver.xid(B, 31)
+    inventory = source.read()
+    assert healths(inventory) == {A: "ok", B: "ok", C: "ok"}
+    assert [xid.code for xid in inventory.devices[1].xids] == [31]
 
 
 def test_process_that_stands_in_two_lists_counts_once(driver, open_nvml):

@@ -146,7 +146,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
     return NVML_SUCCESS;
 }
 
-/* ---- field values, events ---- */
+/* ---- field values ---- */
 
 static const char *const power_fields[] = {
     [NVML_FI_DEV_POWER_AVERAGE - NVML_FI_DEV_POWER_AVERAGE] = "power",
@@ -175,21 +175,5 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
         value->nvmlReturn = field ? nvml_reading(&where, field, &value->value.uiVal)
                                   : NVML_ERROR_NOT_SUPPORTED;
     }
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
-{
-    static char one;
-    ENTER_READY(NULL);
-    REQUIRE(set, NVML_ERROR_INVALID_ARGUMENT);
-    *set = (nvmlEventSet_t)&one;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
-{
-    ENTER_READY(NULL);
-    REQUIRE(set, NVML_ERROR_INVALID_ARGUMENT);
     return NVML_SUCCESS;
 }
