@@ -3,8 +3,10 @@ import type {
   IEnvironment,
   IEvent,
   IHealth,
+  INotice,
   IUsage
 } from './api/types';
+import { withSample, type ISample } from './series';
 
 /** What is known of the way to the broker. */
 export type Connection =
@@ -29,6 +31,10 @@ export interface IState {
   readonly environments: ReadonlyMap<string, IEnvironment>;
   /** What is really used, by environment, of those that may be seen. */
   readonly usage: ReadonlyMap<string, IUsage>;
+  /** How busy each device was in the last minutes. */
+  readonly loads: ReadonlyMap<string, readonly ISample[]>;
+  /** What the broker tells of one's environments, the oldest first. */
+  readonly notices: readonly INotice[];
   readonly busy: ReadonlyMap<string, Busy>;
   readonly refusals: ReadonlyMap<string, IRefusal>;
 }
@@ -40,18 +46,27 @@ export const INITIAL: IState = {
   devices: [],
   environments: new Map(),
   usage: new Map(),
+  loads: new Map(),
+  notices: [],
   busy: new Map(),
   refusals: new Map()
 };
 
 /** Apply a message of the stream; devices and environments that did not change stay the same. */
-export function applyEvent(state: IState, event: IEvent): IState {
+export function applyEvent(
+  state: IState,
+  event: IEvent,
+  at = Date.now()
+): IState {
   const { snapshot: fresh, removed } = event;
   const devices = new Map(
     fresh ? [] : state.devices.map(device => [device.uuid, device])
   );
+  const loads = new Map(state.loads);
   for (const device of event.devices) {
-    devices.set(device.uuid, device);
+    const { uuid, utilization: value } = device;
+    devices.set(uuid, device);
+    loads.set(uuid, withSample(loads.get(uuid) ?? [], { at, value }));
   }
   const environments = new Map(fresh ? [] : state.environments);
   for (const environment of event.environments) {
@@ -66,6 +81,11 @@ export function applyEvent(state: IState, event: IEvent): IState {
     devices.delete(id);
     environments.delete(id);
   }
+  for (const id of loads.keys()) {
+    if (!devices.has(id)) {
+      loads.delete(id);
+    }
+  }
   return {
     ...state,
     connection: fresh ? { kind: 'open' } : state.connection,
@@ -74,6 +94,8 @@ export function applyEvent(state: IState, event: IEvent): IState {
     devices: [...devices.values()].sort(byIndex),
     environments,
     usage,
+    loads,
+    notices: event.notices ?? (fresh ? [] : state.notices),
     refusals: fresh ? state.refusals : without(state.refusals, removed)
   };
 }

@@ -1,18 +1,25 @@
 import { Token } from '@lumino/coreutils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { GpuActions } from './actions';
+import type { GpuClient } from './api/client';
 import type { CurrentNotebook } from './current';
 import type { Folds } from './folds';
 import type { Notebooks } from './notebooks';
+import type { Page } from './page';
+import type { Settings } from './settings';
 import type { GpuStore } from './store';
 
 /** What all plugins of this package share. */
 export interface IGpu {
   readonly store: GpuStore;
+  readonly client: GpuClient;
   readonly actions: GpuActions;
   readonly current: CurrentNotebook;
   readonly notebooks: Notebooks;
   readonly folds: Folds;
+  readonly page: Page;
+  readonly settings: Settings;
+  /** Translates every string of this package. */
   readonly trans: TranslationBundle;
   /** Connect again now. */
   retry(): void;

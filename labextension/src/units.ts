@@ -1,28 +1,46 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 const WHOLE = 10_000;
-const SIZES: [string, number][] = [
-  ['GiB', 2 ** 30],
-  ['MiB', 2 ** 20],
-  ['KiB', 2 ** 10]
-];
+type Sizes = readonly [string, number][];
+const SIZES: Record<'GiB' | 'GB', Sizes> = {
+  GiB: [
+    ['GiB', 2 ** 30],
+    ['MiB', 2 ** 20],
+    ['KiB', 2 ** 10]
+  ],
+  GB: [
+    ['GB', 1e9],
+    ['MB', 1e6],
+    ['kB', 1e3]
+  ]
+};
 const GLYPHS: Record<number, string> = {
   2500: '¼',
   5000: '½',
   7500: '¾'
 };
 
+let units: 'GiB' | 'GB' = 'GiB';
+
+/** Choose how capacities are shown from now on. */
+export function setUnits(chosen: 'GiB' | 'GB'): void {
+  units = chosen;
+}
+
 /** Write bytes as capacities are shown: `23.7 GiB`. */
-export function formatMemory(bytes: number | null): string {
+export function formatMemory(
+  bytes: number | null,
+  unit: 'GiB' | 'GB' = units
+): string {
   if (bytes === null) {
     return '?';
   }
-  for (const [unit, size] of SIZES) {
+  for (const [name, size] of SIZES[unit]) {
     if (Math.abs(bytes) >= size) {
-      return `${trim(bytes / size)} ${unit}`;
+      return `${trim(bytes / size)} ${name}`;
     }
   }
-  return bytes === 0 ? '0 GiB' : `${bytes} B`;
+  return bytes === 0 ? `0 ${unit}` : `${bytes} B`;
 }
 
 /** Write a part of an amount, the unit once where it is the same: `3.2 of 11.8 GiB`. */
@@ -66,7 +84,9 @@ export function otherUnit(text: string): string {
   if (bytes === null) {
     return '';
   }
-  return /i/i.test(text) ? `${trim(bytes / 1e9)} GB` : formatMemory(bytes);
+  return /i/i.test(text)
+    ? `${trim(bytes / 1e9)} GB`
+    : formatMemory(bytes, 'GiB');
 }
 
 /** Write how long ago a moment was: `12 min`, `2 h 05 min`, `4 d`. */

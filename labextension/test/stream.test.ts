@@ -18,6 +18,10 @@ class Socket {
 
 let sockets: Socket[];
 let failure: unknown;
+let asked: number;
+let polls: number;
+let strange: boolean;
+let hidden: boolean;
 let store: GpuStore;
 let stream: EventStream;
 
@@ -25,17 +29,36 @@ beforeEach(() => {
   vi.useFakeTimers();
   sockets = [];
   failure = null;
+  asked = 0;
+  polls = 0;
+  strange = false;
+  hidden = false;
   store = new GpuStore();
   stream = new EventStream(
     {
-      health: () =>
-        failure ? Promise.reject(failure) : Promise.resolve({} as never),
+      health: () => {
+        asked++;
+        return failure
+          ? Promise.reject(failure)
+          : Promise.resolve((strange ? null : { version: '1' }) as never);
+      },
+      snapshot: () => {
+        polls++;
+        return failure
+          ? Promise.reject(failure)
+          : Promise.resolve(event({ snapshot: true }));
+      },
       events: () => {
         sockets.push(new Socket());
         return sockets[sockets.length - 1] as unknown as WebSocket;
       }
     },
-    store
+    store,
+    {
+      get hidden() {
+        return hidden;
+      }
+    }
   );
 });
 
@@ -52,20 +75,95 @@ it('one socket feeds the store', async () => {
   expect(store.state.connection.kind).toBe('open');
 });
 
-it('a socket that closes is opened again, later each time, until it speaks', async () => {
+it('a socket that closes is opened again, later each time the server fails', async () => {
   await stream.connect();
+  sockets[0].say({ revision: 1, snapshot: true });
+  failure = { status: 0 };
+  sockets[0].onclose?.();
   for (const longest of [500, 1000, 2000]) {
-    const before = sockets.length;
-    sockets[before - 1].onclose?.();
+    const before = asked;
     await vi.advanceTimersByTimeAsync(longest / 2 - 1);
-    expect(sockets).toHaveLength(before);
+    expect(asked).toBe(before);
     await vi.advanceTimersByTimeAsync(longest / 2 + 1);
-    expect(sockets).toHaveLength(before + 1);
+    expect(asked).toBe(before + 1);
   }
-  sockets[3].say({ revision: 1, snapshot: true });
-  sockets[3].onclose?.();
+  failure = null;
+  await vi.advanceTimersByTimeAsync(4000);
+  expect(sockets).toHaveLength(2);
+  sockets[1].say({ revision: 1, snapshot: true });
+  sockets[1].onclose?.();
   await vi.advanceTimersByTimeAsync(500);
-  expect(sockets).toHaveLength(5);
+  expect(sockets).toHaveLength(3);
+  expect(polls).toBe(0);
+});
+
+/** Two sockets in a row are closed before they say anything, as a proxy does. */
+async function blocked() {
+  await stream.connect();
+  sockets[0].onclose?.();
+  await vi.advanceTimersByTimeAsync(500);
+  sockets[1].onclose?.();
+  await vi.advanceTimersByTimeAsync(0);
+}
+
+it('where sockets never speak, the state is polled', async () => {
+  await blocked();
+  expect(polls).toBe(1);
+  expect(store.state.connection.kind).toBe('open');
+  stream.interval = 2000;
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(polls).toBe(2);
+  await vi.advanceTimersByTimeAsync(4000);
+  expect(polls).toBe(4);
+});
+
+it('a socket that is open and says nothing is given up', async () => {
+  await stream.connect();
+  await vi.advanceTimersByTimeAsync(15_000);
+  expect(sockets[0].closed).toBe(true);
+  await vi.advanceTimersByTimeAsync(500);
+  await vi.advanceTimersByTimeAsync(15_000);
+  expect(polls).toBe(1);
+});
+
+it('polling ends when a socket gets through', async () => {
+  await blocked();
+  await vi.advanceTimersByTimeAsync(70_000);
+  expect(sockets).toHaveLength(3);
+  sockets[2].say({ revision: 1, snapshot: true });
+  const before = polls;
+  await vi.advanceTimersByTimeAsync(3_600_000);
+  expect(polls).toBe(before);
+  expect(sockets).toHaveLength(3);
+});
+
+it('nothing is polled while nobody looks', async () => {
+  await blocked();
+  hidden = true;
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(polls).toBe(1);
+  expect(vi.getTimerCount()).toBe(0);
+  hidden = false;
+  stream.shown();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(polls).toBe(2);
+});
+
+it('polling that fails says why, and goes on when that is over', async () => {
+  await blocked();
+  failure = { status: 503, message: 'The broker is down.', hint: 'Wait.' };
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(store.state.connection.kind).toBe('refused');
+  failure = null;
+  await vi.advanceTimersByTimeAsync(500);
+  expect(store.state.connection.kind).toBe('open');
+});
+
+it('an answer that is no broker of ours is no server of ours', async () => {
+  strange = true;
+  await stream.connect();
+  expect(store.state.connection.kind).toBe('absent');
+  expect(sockets).toHaveLength(0);
 });
 
 it('a server without the extension is asked once and left in peace', async () => {

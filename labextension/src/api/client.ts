@@ -1,6 +1,18 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
-import type { IEnvironment, IHealth, IRequest } from './types';
+import type {
+  IDevice,
+  IDeviceHistory,
+  IEnvironment,
+  IEnvironmentHistory,
+  IEvent,
+  IHealth,
+  INotice,
+  IPatch,
+  IRequest,
+  IUsage,
+  IUsageReport
+} from './types';
 
 const NAMESPACE = 'genv-jupyter/v1';
 
@@ -43,6 +55,73 @@ export class GpuClient {
     return this.call('POST', ['environments', id, 'restart']);
   }
 
+  /** Change a name or a duration, or have the idle countdown start anew. */
+  patch(id: string, body: IPatch): Promise<IEnvironment> {
+    return this.call('PATCH', ['environments', id], { body });
+  }
+
+  /** Do not show a notice any more. */
+  dismiss(notice: string): Promise<unknown> {
+    return this.call('DELETE', ['notices', notice]);
+  }
+
+  /** The past of a device, in points of `step` seconds. */
+  deviceHistory(
+    device: string,
+    since: string,
+    step: number
+  ): Promise<IDeviceHistory> {
+    const query = { device, since, step: String(step) };
+    return this.call('GET', ['usage'], { query });
+  }
+
+  /** The past of an environment, on each of its devices. */
+  environmentHistory(
+    environment: string,
+    since: string,
+    step: number
+  ): Promise<IEnvironmentHistory> {
+    const query = { environment, since, step: String(step) };
+    return this.call('GET', ['usage'], { query });
+  }
+
+  /** What each environment had. */
+  report(since: string): Promise<IUsageReport> {
+    return this.call('GET', ['usage', 'report'], {
+      query: { since, by: 'environment' }
+    });
+  }
+
+  /** What a stream of events begins with, where there can be none. */
+  async snapshot(): Promise<IEvent> {
+    const [health, devices, environments, notices] = await Promise.all([
+      this.health(),
+      this.call<IDevice[]>('GET', ['devices']),
+      this.call<IEnvironment[]>('GET', ['environments']),
+      this.call<INotice[]>('GET', ['notices'])
+    ]);
+    // Processes are told of one's own environments only, and so is usage.
+    const seen = environments.filter(it => it.processes && it.grants.length);
+    const usage = await Promise.all(
+      seen.map(({ id }) =>
+        this.call<IUsage>('GET', ['usage'], {
+          query: { environment: id }
+        }).catch(gone)
+      )
+    );
+    return {
+      revision: health.revision,
+      snapshot: true,
+      devices,
+      environments,
+      usage: usage.filter(it => it !== null),
+      removed: [],
+      wants: [],
+      health,
+      notices
+    };
+  }
+
   /** Open the stream of events: a snapshot, then changes. */
   events(): WebSocket {
     const { settings } = this;
@@ -80,6 +159,14 @@ export class GpuClient {
     }
     return data as T;
   }
+}
+
+/** An environment that ended while it was asked for has no usage. */
+function gone(error: unknown): null {
+  if (error instanceof ApiError && error.status >= 400 && error.status < 500) {
+    return null;
+  }
+  throw error;
 }
 
 function parse(text: string): unknown {

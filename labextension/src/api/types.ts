@@ -10,11 +10,16 @@ type Schemas = components['schemas'];
 
 export type IDevice = Schemas['Device'];
 export type IDeviceGrant = Schemas['DeviceGrant'];
+export type IDeviceHistory = Schemas['DeviceHistory'];
 export type IEnvironment = Schemas['Environment'];
+export type IEnvironmentHistory = Schemas['EnvironmentHistory'];
 export type IEvent = Schemas['Event'];
 export type IGrant = Schemas['Grant'];
 export type IGrantUsage = Schemas['GrantUsage'];
 export type IHealth = Schemas['BrokerHealth'];
 export type ILimit = Schemas['Limit'];
+export type INotice = Schemas['Notice'];
+export type IPatch = Schemas['EnvironmentPatch'];
 export type IRequest = Schemas['Request'];
 export type IUsage = Schemas['EnvironmentUsage'];
+export type IUsageReport = Schemas['UsageReport'];
