@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from genv_jupyter.broker import failpoints, mps
+from genv_jupyter.broker import failpoints, leases, mps
 from genv_jupyter.broker.books import replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain
@@ -43,7 +43,8 @@ class Attempt(Struct, kw_only=True):
     """One attach on its way.
 
     ``by_process`` says that the process itself asks, and will apply what it gets. ``kept`` are the
-    rows that have been reserved or have grown.
+    rows that have been reserved or have grown. ``expires`` is when the lease ends that was asked
+    for.
     """
 
     row: EnvironmentRow
@@ -55,6 +56,7 @@ class Attempt(Struct, kw_only=True):
     placed: tuple[Placed, ...] = ()
     sharing: Sharing = Sharing(False)
     reserved: list[Reserved] = []
+    expires: float | None = None
 
     @property
     def running(self) -> bool:
@@ -94,9 +96,10 @@ def begin(
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
     held = [g for g in books.grants_of(row.id) if g.state == "granted"]
+    attempt.expires = leases.end_of(core, attempt.demand)
     has = satisfied({g.device: wanted(g) for g in held}, attempt.demand, slots)
     if has and mps.same(attempt.demand, held):
-        _rename(core, attempt)
+        _renew(core, attempt)
         return None
     check_leaving(core, row)
     attempt.placed = _placed(core, attempt, slots)
@@ -182,24 +185,28 @@ def checked(request: Request) -> Demand:
         As ``demand_of``; or it asks for something that is not there yet.
     """
     demand = demand_of(request)
-    for asked, what in (
-        (demand.wait is not None, "waiting in a queue"),
-        (demand.duration is not None, "a limited duration"),
-    ):
-        if asked:
-            raise BadRequest(
-                f"This version does not offer {what}.", hint="Leave it out of the request."
-            )
+    if demand.wait is not None:
+        raise BadRequest(
+            "This version does not offer waiting in a queue.", hint="Leave it out of the request."
+        )
     return demand
 
 
-def _rename(core: Core, attempt: Attempt) -> None:
-    """Answer a request that the present grants satisfy: only the name may change."""
-    row, name = attempt.row, attempt.request.name
-    if name is None or name == row.name:
-        return
-    with core.books.change() as change:
-        change.put_environment(msgspec.structs.replace(row, name=name))
+def _renew(core: Core, attempt: Attempt) -> None:
+    """Answer a request that the present grants satisfy: only name and lease may change."""
+    row = attempt.row
+    new = msgspec.structs.replace(row, name=attempt.request.name or row.name)
+    if attempt.expires != row.expires:
+        new = msgspec.structs.replace(
+            new, request=_written(attempt.request), expires=attempt.expires
+        )
+    if new != row:
+        with core.books.change() as change:
+            change.put_environment(new)
+
+
+def _written(request: Request) -> str:
+    return msgspec.json.encode(request).decode()
 
 
 def _check_time(core: Core, attempt: Attempt) -> None:
@@ -238,9 +245,10 @@ def _confirm(core: Core, attempt: Attempt) -> None:
     row = msgspec.structs.replace(row, cuda=attempt.cuda)
     new = msgspec.structs.replace(
         row,
-        request=msgspec.json.encode(attempt.request).decode(),
+        request=_written(attempt.request),
         name=attempt.request.name or row.name,
         revision=row.revision + 1,
+        expires=leases.end_of(core, attempt.demand),
     )
     left = [grant for grant in books.grants_of(row.id) if grant.device not in parts]
     with books.change() as change:

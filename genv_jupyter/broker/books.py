@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, GrantRow, ServerRow
+from genv_jupyter.ledger.rows import (
+    DeviceRow,
+    EnvironmentRow,
+    GrantRow,
+    ServerRow,
+    TicketRow,
+)
 from genv_jupyter.model import KernelState, Want
 from genv_jupyter.slots import Own, Slot
 
@@ -41,6 +47,7 @@ class Books:
         self.environments: dict[str, EnvironmentRow] = {}
         self.grants: dict[str, dict[str, GrantRow]] = {}
         self.on_device: dict[str, dict[int, GrantRow]] = {}
+        self.tickets: dict[str, TicketRow] = {}
         self.by_pid: dict[int, str] = {}
         self.successors: dict[str, str] = {}
         self.pulses: dict[str, Pulse] = {}
@@ -49,6 +56,7 @@ class Books:
         # an old number must not be taken for one that has missed nothing.
         self.revision = time.time_ns() // 1_000_000
         self.quiet_since: dict[int, float] = {}
+        self.changed_queue = False
         self.changed_devices: set[str] = set()
         self.changed_environments: set[str] = set()
         self._next_grant = 1
@@ -66,6 +74,8 @@ class Books:
         for grant in state.grants:
             self._add(grant)
             self._next_grant = max(self._next_grant, grant.id + 1)
+        for ticket in state.tickets:
+            self._set_ticket(ticket)
 
     def add_slot(self, slot: Slot) -> None:
         """Make a device known."""
@@ -81,6 +91,11 @@ class Books:
     def grants_of(self, environment: str) -> Iterable[GrantRow]:
         """Return the grants of an environment in the order of its devices."""
         return self.grants.get(environment, {}).values()
+
+    def line(self) -> list[TicketRow]:
+        """Return who waits in the queue, the first first."""
+        waiting = (ticket for ticket in self.tickets.values() if ticket.state == "waiting")
+        return sorted(waiting, key=lambda ticket: ticket.number)
 
     def own(self, environment: str) -> dict[str, Own]:
         """Return what an environment holds already, draining grants included, per device."""
@@ -139,6 +154,16 @@ class Books:
             del self.by_pid[row.pid]
         self.changed_environments.add(row.id)
 
+    def _set_ticket(self, row: TicketRow) -> None:
+        self.tickets[row.environment] = row
+        self.changed_queue = True
+        self.touch(row.environment)
+
+    def _drop_ticket(self, row: TicketRow) -> None:
+        self.tickets.pop(row.environment, None)
+        self.changed_queue = True
+        self.touch(row.environment)
+
     def _add(self, row: GrantRow) -> None:
         self.grants.setdefault(row.environment, {})[row.device] = row
         self.on_device.setdefault(row.device, {})[row.id] = row
@@ -166,6 +191,7 @@ class Change:
     def __init__(self, books: Books) -> None:
         self.books = books
         self.pending: list[Callable[[], None]] = []
+        self._moved: set[str] = set()
 
     def put_device(self, row: DeviceRow) -> None:
         """Store a device or its new capacity; the slot is the caller's."""
@@ -192,9 +218,34 @@ class Change:
         self.pending.append(lambda: self.books._set_environment(row))
 
     def drop_environment(self, row: EnvironmentRow) -> None:
-        """Forget an environment whose grants are gone."""
+        """Forget an environment whose grants are gone, and its place in the queue."""
+        ticket = self.books.tickets.get(row.id)
+        if ticket is not None and ticket.id not in self._moved:
+            self.drop_ticket(ticket)
         self.transaction.drop_environment(row.id)
         self.pending.append(lambda: self.books._drop_environment(row))
+
+    def put_ticket(self, row: TicketRow) -> None:
+        """Store a place in the queue."""
+        self.transaction.put_ticket(row)
+        self.pending.append(lambda: self.books._set_ticket(row))
+
+    def move_ticket(self, row: TicketRow, environment: str) -> None:
+        """Give a place in the queue to another environment, which has none."""
+        new = msgspec.structs.replace(row, environment=environment)
+        self.transaction.put_ticket(new)
+        self._moved.add(row.id)
+
+        def move() -> None:
+            self.books._drop_ticket(row)
+            self.books._set_ticket(new)
+
+        self.pending.append(move)
+
+    def drop_ticket(self, row: TicketRow) -> None:
+        """Forget a place in the queue."""
+        self.transaction.drop_ticket(row.id)
+        self.pending.append(lambda: self.books._drop_ticket(row))
 
     def add_grant(self, row: GrantRow) -> None:
         """Store a new grant."""

@@ -24,6 +24,7 @@ from traitlets import Bool, Enum, TraitError
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
+from genv_jupyter.broker.leases import Leases
 from genv_jupyter.broker.traits import Seconds, Share, Size
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.policy import Policy
@@ -98,7 +99,7 @@ class PolicySettings(Configurable):
         return Policy(**values)
 
 
-CLASSES: tuple[type[Configurable], ...] = (PolicySettings,)
+CLASSES: tuple[type[Configurable], ...] = (PolicySettings, Leases)
 """All that can be configured, in the order of the documentation."""
 
 

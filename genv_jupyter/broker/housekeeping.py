@@ -6,6 +6,7 @@ import msgspec
 
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.leases import Announcer
 from genv_jupyter.broker.release import (
     end_environment,
     end_if_gone,
@@ -34,6 +35,7 @@ class Housekeeper:
         self._todo: list[str] = []
         self._open: dict[str, int] = {}
         self._next_wants = float("-inf")
+        self._leases = Announcer(core)
 
     def round(self) -> None:
         """Look at a slice of the environments, and at all that drain."""
@@ -51,6 +53,7 @@ class Housekeeper:
         for environment in draining:
             settle(core, core.books.environments[environment])
         self._want_again()
+        self._leases.round()
         if not self._todo:
             self._todo = list(core.books.environments)
         turn, self._todo = self._todo[:SLICE], self._todo[SLICE:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from genv_jupyter.broker import failpoints
+from genv_jupyter.broker import failpoints, leases
 from genv_jupyter.broker.books import Books, Change, replaced
 from genv_jupyter.broker.confirmations import started, take_in, want_again
 from genv_jupyter.broker.core import Core
@@ -178,8 +178,10 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
 
 def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> EnvironmentRow:
     """Change the name, or take in what was applied inside the process."""
-    if body.duration is not None or body.keep is not None:
-        raise BadRequest("This version has no leases.", hint="Leave duration and keep out.")
+    if body.keep is not None:
+        raise BadRequest("This version has no idle rule.", hint="Leave keep out.")
+    if body.duration is not None:
+        row = leases.extend(core, row, body.duration)
     # Of an earlier process, perhaps: each start has a revision of its own.
     late = body.revision is not None and body.revision != row.revision
     new = msgspec.structs.replace(
@@ -351,6 +353,7 @@ def _merged(
     return msgspec.structs.replace(
         row,
         request=alias.request,
+        expires=alias.expires,
         cuda=alias.cuda,
         name=alias.name,
         revision=max(row.revision, alias.revision) + 1,

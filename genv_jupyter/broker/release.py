@@ -113,6 +113,7 @@ def detach(
             confirmed=row.revision + 1 if hidden else row.confirmed,
             reason=reason_for(draining, row.cuda),
             request=None if whole else row.request,
+            expires=None if whole else row.expires,
         )
         change.put_environment(new)
         failpoints.reach("inside_release")
@@ -244,10 +245,15 @@ def end_environment(core: Core, row: EnvironmentRow, reason: str) -> None:
             else:
                 change.drop_grant(grant)
         if follower is not None:
-            request = follower.request if heir is None else row.request
+            lender = follower if heir is None else row
             change.put_environment(
-                msgspec.structs.replace(follower, previous=None, request=request)
+                msgspec.structs.replace(
+                    follower, previous=None, request=lender.request, expires=lender.expires
+                )
             )
+            ticket = books.tickets.get(row.id)
+            if ticket is not None and follower.id not in books.tickets:
+                change.move_ticket(ticket, follower.id)
         change.drop_environment(row)
     core.outdate()
     for grant in grants:

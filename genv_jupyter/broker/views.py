@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.broker import mps
+from genv_jupyter.broker import leases, mps
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.witness import reason_of
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
@@ -141,7 +141,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         state=_environment_state(core, row, grants),
         applied=_applied(grants),
         created=datetime.fromtimestamp(row.created, UTC),
-        expires=None if row.expires is None else datetime.fromtimestamp(row.expires, UTC),
+        expires=leases.shown(core, row),
         cuda=row.cuda,
         reason=row.reason or _weakness(core, grants),
         pid=row.pid if mine else None,

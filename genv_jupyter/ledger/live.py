@@ -23,6 +23,7 @@ from genv_jupyter.ledger.rows import (
     LiveState,
     Refused,
     ServerRow,
+    TicketRow,
 )
 from genv_jupyter.ledger.sqlite import open_ledger, unavailable
 from genv_jupyter.ledger.statements import Statement, Statements
@@ -92,6 +93,7 @@ class LiveLedger:
                 servers=_rows(connection, schema.servers, ServerRow),
                 environments=_rows(connection, schema.environments, EnvironmentRow),
                 grants=_rows(connection, schema.grants, GrantRow),
+                tickets=_rows(connection, schema.tickets, TicketRow),
             )
 
     def transaction(self) -> Transaction:
@@ -178,8 +180,16 @@ class Transaction:
         self._run(self._statements.put_environment, astuple(row))
 
     def drop_environment(self, environment: str) -> None:
-        """Forget an environment; refused while it has grants."""
+        """Forget an environment; refused while it has grants or a place in the queue."""
         self._run(self._statements.drop_environment, (environment,))
+
+    def put_ticket(self, row: TicketRow) -> None:
+        """Store a place in the queue of an environment that is stored; it can have one."""
+        self._run(self._statements.put_ticket, astuple(row))
+
+    def drop_ticket(self, ticket: str) -> None:
+        """Forget a place in the queue."""
+        self._run(self._statements.drop_ticket, (ticket,))
 
     def add_grant(self, row: GrantRow) -> None:
         """Store a new grant of an environment and on a device that are stored."""

@@ -57,7 +57,8 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
 
     ``revision`` counts the changes of what the process is to see; ``confirmed`` is the last of
     them that was seen in it before CUDA was initialised. ``restart`` is until when
-    (steady seconds) a restart is wanted that somebody was promised.
+    (steady seconds) a restart is wanted that somebody was promised, and ``expires`` when
+    (steady seconds) the lease ends: a step of the clock moves neither.
     """
 
     id: str
@@ -133,6 +134,28 @@ class GrantRow(Struct, frozen=True, kw_only=True):
         return self.memory // self.processes
 
 
+class TicketRow(Struct, frozen=True, kw_only=True):
+    """A place in the queue; those who wait are served by ``number``.
+
+    ``request`` is JSON text. ``since`` is for people, seconds since the epoch; ``came`` and
+    ``until`` are steady seconds: until when somebody wants to wait, or, once it is granted, by
+    when somebody must have taken it up. Who waits is the process (``pid``, ``start``), where it
+    is one that may end before its environment does.
+    """
+
+    id: str
+    environment: str
+    number: int
+    request: str
+    state: Literal["waiting", "granted"]
+    since: float
+    came: float
+    until: float | None = None
+    restart: bool = False
+    pid: int | None = None
+    start: int | None = None
+
+
 class LiveState(Struct, frozen=True, kw_only=True):
     """All that a live ledger holds."""
 
@@ -140,6 +163,7 @@ class LiveState(Struct, frozen=True, kw_only=True):
     servers: tuple[ServerRow, ...]
     environments: tuple[EnvironmentRow, ...]
     grants: tuple[GrantRow, ...]
+    tickets: tuple[TicketRow, ...]
 
 
 class Record(Struct, frozen=True, kw_only=True):

@@ -155,6 +155,24 @@ grants = Table(
     UniqueConstraint("environment", "device", name="one_grant_each"),
 )
 
+tickets = Table(
+    "tickets",
+    live,
+    Column("id", Text, primary_key=True),
+    Column("environment", Text, ForeignKey("environments.id"), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("came", Double, nullable=False),
+    Column("until", Double),
+    Column("restart", Boolean, nullable=False),
+    Column("pid", BigInteger),
+    Column("start", BigInteger),
+    UniqueConstraint("environment", name="one_ticket_each"),
+    sqlite_with_rowid=False,
+)
+
 events = Table(
     "events",
     records,
@@ -216,7 +234,7 @@ version = Table(
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 
-LIVE = Schema("live", live, ("live_1", "live_2", "live_3"))
+LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4"))
 RECORDS = Schema("records", records, ("records_1", "records_2"))
 
 _CHECKS = [

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Dialect, Table, bindparam, case, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from genv_jupyter.ledger.schema import devices, environments, grants, servers, shares
+from genv_jupyter.ledger.schema import (
+    devices,
+    environments,
+    grants,
+    servers,
+    shares,
+    tickets,
+)
 
 Bind = Callable[[Sequence[Any]], Any]
 
@@ -60,6 +67,8 @@ class Statements:
         self.drop_server = made(_delete(servers.c.id), "id_")
         self.put_environment = made(_replacing(upsert, environments), *names_of(environments))
         self.drop_environment = made(_delete(environments.c.id), "id_")
+        self.put_ticket = made(_replacing(upsert, tickets), *names_of(tickets))
+        self.drop_ticket = made(_delete(tickets.c.id), "id_")
         self.add_grant = made(
             insert(grants).values({name: bindparam(name) for name in names_of(grants)}),
             *names_of(grants),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from genv_jupyter.api.doors import user_name
+from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import ProcessReading
@@ -51,10 +52,12 @@ class Bench:
         policy: Policy | None = None,
         *,
         server: str | None = None,
+        config: BrokerConfig | None = None,
         children: list[subprocess.Popen[bytes]] | None = None,
     ) -> None:
         self.path = path
         self.policy = policy
+        self.config = config
         self.source = SimulatedSource.from_spec(spec)
         self.clock = Clock()
         self.steady = Clock()
@@ -72,6 +75,7 @@ class Bench:
             self.policy,
             clock=self.clock,
             steady=self.steady,
+            config=self.config,
         )
 
     def pass_time(self, seconds: float) -> None:
@@ -197,8 +201,14 @@ def read_back(environ: Mapping[str, str | None] | None) -> dict[str, object]:
 
 
 @contextmanager
-def bench(path: Path, spec: str = "2x24GiB", policy: Policy | None = None) -> Iterator[Bench]:
-    made = Bench(path / "ledger.sqlite", spec, policy)
+def bench(
+    path: Path,
+    spec: str = "2x24GiB",
+    policy: Policy | None = None,
+    *,
+    config: BrokerConfig | None = None,
+) -> Iterator[Bench]:
+    made = Bench(path / "ledger.sqlite", spec, policy, config=config)
     try:
         yield made
     finally:

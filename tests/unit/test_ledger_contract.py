@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from genv_jupyter.ledger import LiveLedger, Refused, Transaction, schema
-from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, ServerRow
+from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, ServerRow, TicketRow
 from tests.unit.ledgers import (
     BACKENDS,
     COMPUTE,
@@ -119,6 +119,52 @@ def test_putting_again_replaces_and_dropping_forgets(ledger: LiveLedger) -> None
     with ledger.transaction() as t:
         t.drop_server("s")
     assert ledger.load().servers == ()
+
+
+def ticket(id_: str = "t1", **changes: object) -> TicketRow:
+    plain = TicketRow(
+        id=id_,
+        environment="e1",
+        number=2**40,
+        request='{"gpus":1}',
+        state="waiting",
+        since=1.5,
+        came=2.0e5 + 1 / 3,
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def test_tickets_come_back_after_reopening(backend: SqliteBackend, ledger: LiveLedger) -> None:
+    rows = [
+        ticket(),
+        ticket(
+            "t2", environment="e2", state="granted", until=9.5, restart=True, pid=7, start=2**62
+        ),
+    ]
+    with ledger.transaction() as t:
+        for row in rows:
+            t.put_ticket(row)
+        t.put_ticket(msgspec.structs.replace(rows[0], number=1))
+    ledger.close()
+    again = backend.ledger()
+    assert again.open() == []
+    rows[0] = msgspec.structs.replace(rows[0], number=1)
+    assert sorted(again.load().tickets, key=lambda row: row.id) == rows
+    assert all(type(row.restart) is bool for row in again.load().tickets)
+    with again.transaction() as t:
+        t.drop_ticket("t1")
+    assert again.load().tickets == (rows[1],)
+    again.close()
+
+
+def test_an_environment_has_one_ticket_and_stays_as_long_as_that(ledger: LiveLedger) -> None:
+    with ledger.transaction() as t:
+        t.put_ticket(ticket())
+    with pytest.raises(Refused), ledger.transaction() as t:
+        t.put_ticket(ticket("t2"))
+    with pytest.raises(Refused), ledger.transaction() as t:
+        t.drop_environment("e1")
+    assert ledger.load().tickets == (ticket(),)
 
 
 def test_changing_a_grant_moves_the_counters_by_the_difference(ledger: LiveLedger) -> None:
