@@ -1,7 +1,7 @@
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ApiError, type GpuClient } from './api/client';
-import type { IRequest } from './api/types';
+import type { IPatch, IRequest } from './api/types';
 import type { Busy, IRefusal } from './state';
 import type { Notebooks } from './notebooks';
 import type { GpuStore } from './store';
@@ -47,6 +47,31 @@ export class GpuActions {
 
   async release(id: string): Promise<void> {
     await this.run(id, 'release', () => this.client.detach(id));
+  }
+
+  /** Release at a time to come: what is held gets a lease of so many seconds from now. */
+  async releaseIn(id: string, seconds: number): Promise<void> {
+    const request = this.store.state.environments.get(id)?.request;
+    if (request) {
+      await this.run(id, 'attach', () =>
+        this.client.attach(id, { ...request, duration: seconds })
+      );
+    }
+  }
+
+  /** Change what needs no new grants, such as the length of a lease. */
+  async patch(id: string, body: IPatch): Promise<void> {
+    await this.run(id, 'attach', () => this.client.patch(id, body));
+  }
+
+  /** Do not tell of something any more. */
+  async dismissNotice(id: string): Promise<void> {
+    await this.client.dismiss(id).catch(error => {
+      // Nothing depends on it: what still stands is told again by the next page.
+      if (!(error instanceof ApiError)) {
+        throw error;
+      }
+    });
   }
 
   /** Restart the kernel once the user agrees: what holds devices goes, what was granted stays. */

@@ -1,9 +1,18 @@
 import { commands } from './plugins/commands';
 import { gpu } from './plugins/gpu';
+import { notifications } from './plugins/notifications';
 import { restarts } from './plugins/restarts';
 import { sidebar } from './plugins/sidebar';
 import { statusbar } from './plugins/statusbar';
 import { toolbar } from './plugins/toolbar';
 
 export { IGpu } from './tokens';
-export default [gpu, sidebar, toolbar, statusbar, commands, restarts];
+export default [
+  gpu,
+  sidebar,
+  toolbar,
+  statusbar,
+  commands,
+  restarts,
+  notifications
+];
