@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from genv_jupyter.broker import faults
+from genv_jupyter.broker.faults import Faults
 from genv_jupyter.broker.witness import Verdict, Witness
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import Unavailable
@@ -52,6 +54,7 @@ class Mps:
     def __init__(self, daemons: Daemons | None = None) -> None:
         self.daemons = daemons
         self.witness = None if daemons is None else Witness(daemons)
+        self.faults = None if self.witness is None else Faults(self.witness.daemons, self.witness)
         self.preparing: dict[str, Need] = {}
 
     def owns(self, pid: int) -> bool:
@@ -64,7 +67,9 @@ class Mps:
             return NOT_RUN
         if self.daemons.missing():
             return NOT_INSTALLED
-        return self.daemons.trouble(device) if self.daemons.given_up(device) else None
+        if self.daemons.given_up(device):
+            return self.daemons.trouble(device)
+        return None if self.faults is None else self.faults.trouble(device)
 
     def adopt(self) -> None:
         """Take over the daemons that an earlier broker has left; called without the lock."""
@@ -77,10 +82,18 @@ class Mps:
             self.daemons.round()
         if self.witness is not None:
             self.witness.look(core, lock)
+        if self.faults is not None:
+            self.faults.look(core, lock)
 
     def verdict(self, grant: GrantRow) -> Verdict | None:
         """Return what was seen of the processes of a grant; ``None`` where none was."""
         return None if self.witness is None else self.witness.verdicts.get(grant.id)
+
+    def lost(self, core: Core, grant: GrantRow) -> str | None:
+        """Say that an environment has lost what it had on a device, where that is so."""
+        if self.faults is None or not self.faults.lost(grant.device, grant.environment):
+            return None
+        return f"{faults.sentence(core.books.slots[grant.device].label)} {faults.HINT}"
 
     def close(self) -> None:
         """End the daemons that nobody needs; whoever starts next takes over the others."""

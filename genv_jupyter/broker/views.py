@@ -143,7 +143,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         created=datetime.fromtimestamp(row.created, UTC),
         expires=leases.shown(core, row),
         cuda=row.cuda,
-        reason=row.reason or _weakness(core, grants),
+        reason=_loss(core, grants) or row.reason or _weakness(core, grants),
         pid=row.pid if mine else None,
         environ=environ_for(core, row) if mine else None,
         processes=tuple(core.processes.get(row.id, ())) if mine else None,
@@ -182,6 +182,11 @@ def _weakness(core: Core, grants: Iterable[GrantRow]) -> str | None:
     """Say what is wrong with a cap, where that was seen."""
     for grant in grants:
         verdict = core.mps.verdict(grant)
+def _loss(core: Core, grants: Iterable[GrantRow]) -> str | None:
+    """Say that the work on a device has come to an end, where that was seen."""
+    return next((why for grant in grants if (why := core.mps.lost(core, grant))), None)
+
+
         if verdict is not None and (why := reason_of(_label(core, grant), grant, verdict)):
             return why
     return None

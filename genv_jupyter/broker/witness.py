@@ -35,6 +35,10 @@ NOT_JOINED = (
 )
 
 
+Key = tuple[int, int]
+"""A process: its pid and its start ticks."""
+
+
 class Verdict(NamedTuple):
     """What was seen of a grant's processes, and in a sentence what is wrong with them.
 
@@ -53,6 +57,14 @@ class Subject(NamedTuple):
     processes: tuple[Process, ...]
 
 
+class Client(NamedTuple):
+    """Where a process works: a device, and the server with its start ticks (if known)."""
+
+    device: str
+    server: int
+    start: int | None
+
+
 class Look(NamedTuple):
     """How often a process was not found among the clients, and when it is looked for again."""
 
@@ -66,16 +78,21 @@ class Witness:
     def __init__(self, daemons: Daemons) -> None:
         self.daemons = daemons
         self.verdicts: dict[int, Verdict] = {}
-        self._clients: set[tuple[int, int]] = set()
-        self._missed: dict[tuple[int, int], Look] = {}
+        self._clients: dict[Key, Client] = {}
+        self._missed: dict[Key, Look] = {}
         self._trouble: dict[str, str] = {}
+
+    def clients_on(self, device: str) -> dict[Key, Client]:
+        """Return the processes that were seen to work on a device through MPS."""
+        return {who: client for who, client in self._clients.items() if client.device == device}
 
     def look(self, core: Core, lock: threading.RLock) -> None:
         """Look once; called without the lock, since it runs programs."""
         with lock:
             subjects = _subjects(core)
         seen = {key(process) for subject in subjects for process in subject.processes}
-        self._clients &= seen
+        # One that lost its server may be on no device any more: it is forgotten when it has ended.
+        self._clients = {who: it for who, it in self._clients.items() if processes.alive(*who)}
         self._missed = {who: look for who, look in self._missed.items() if who in seen}
         self._ask(subjects)
         with lock:
@@ -98,8 +115,8 @@ class Witness:
                 self._trouble[device] = str(error)
                 clients = {}
             for one in doubted:
-                if one[0] in clients:
-                    self._clients.add(one)
+                if (server := clients.get(one[0])) is not None:
+                    self._clients[one] = Client(device, server, processes.start_of(server))
                     self._missed.pop(one, None)
                 else:
                     times = self._missed.get(one, Look(0, 0)).times + 1
@@ -148,7 +165,7 @@ class Witness:
         return f"{which.capitalize()} works without MPS: {NOT_JOINED}"
 
 
-def key(process: Process) -> tuple[int, int]:
+def key(process: Process) -> Key:
     """Return what tells a process from any other."""
     return process.pid, process.start
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from genv_jupyter.isolation import processes
-from genv_jupyter.isolation.mps_control import PROGRAM, ControlDaemon, MpsError
+from genv_jupyter.isolation.mps_control import PROGRAM, ControlDaemon, MpsBusy, MpsError
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +167,31 @@ class Daemons:
                 _end(self.control(device))
                 self._daemons.pop(device, None)
 
+    def renew(self, device: str) -> None:
+        """Start a daemon anew whose server works no more, and that no process works through.
+
+        Raises
+        ------
+        MpsBusy
+            Processes work through it.
+        MpsError
+            It does not start again.
+        """
+        with self._locked(device):
+            daemon = self._daemons.get(device)
+            if daemon is None:
+                return
+            try:
+                _end(daemon.control)
+            except MpsBusy:
+                raise
+            except MpsError as error:
+                log.warning("%s: %s; it is killed", device, error)
+                _kill(daemon)
+            self._daemons.pop(device)
+        if device in self.needs():
+            self.ensure(device)
+
     def adopt(self) -> None:
         """Take over what a dead broker has left: the daemons that are needed; end the others."""
         for device in self.needs():
@@ -236,10 +261,7 @@ class Daemons:
         if daemon.control.healthy():
             return True
         log.warning("an MPS daemon does not answer and is replaced (pid %d)", daemon.pid)
-        processes.send(daemon.pid, daemon.start, signal.SIGKILL)
-        deadline = time.monotonic() + KILL_SECONDS
-        while processes.alive(daemon.pid, daemon.start) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        _kill(daemon)
         return False
 
     def _failed(self, device: str, daemon: Daemon, why: str) -> None:
@@ -271,6 +293,16 @@ def _end(control: ControlDaemon) -> None:
     if control.pid() is not None:
         clients = control.clients()
         if clients:
-            raise MpsError(f"processes still work through it: {', '.join(map(str, clients))}")
+            raise MpsBusy(f"processes still work through it: {', '.join(map(str, clients))}")
         control.quit()
     shutil.rmtree(control.directory, ignore_errors=True)  # sockets and logs of nobody
+
+
+def _kill(daemon: Daemon) -> None:
+    """End a daemon that does not listen to words."""
+    if daemon.pid is None:
+        return
+    processes.send(daemon.pid, daemon.start, signal.SIGKILL)
+    deadline = time.monotonic() + KILL_SECONDS
+    while processes.alive(daemon.pid, daemon.start) and time.monotonic() < deadline:
+        time.sleep(0.01)

@@ -47,6 +47,14 @@ class MpsGone(MpsError):
     """No daemon answers."""
 
 
+class MpsUnknown(MpsError):
+    """This version of MPS does not know the command."""
+
+
+class MpsBusy(MpsError):
+    """Processes still work through it."""
+
+
 class ControlDaemon:
     """The daemon of one device.
 
@@ -186,6 +194,13 @@ class ControlDaemon:
             for client in _pids(self.ask(f"get_client_list {server}"))
         }
 
+    def status(self, server: int) -> str | None:
+        """Return the state of a server in the daemon's words; ``None``: this version tells none."""
+        try:
+            return self.ask(f"get_server_status {server}") or None
+        except MpsUnknown:
+            return None
+
     def ceiling(self) -> str | None:
         """Return the most memory that a client of the next server gets, as the daemon says it.
 
@@ -239,7 +254,7 @@ class ControlDaemon:
         if status != 0:
             raise MpsGone(said or "no MPS control daemon answers")
         if said.startswith("Unknown command"):
-            raise MpsError(f"this version of MPS does not know {command.split()[0]!r}")
+            raise MpsUnknown(f"this version of MPS does not know {command.split()[0]!r}")
         return said
 
     @contextlib.contextmanager

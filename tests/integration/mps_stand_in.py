@@ -33,6 +33,8 @@ def main() -> int:
         words = line.split()
         if words[0] == "quit":
             os.kill(pid, signal.SIGKILL)
+            while listener() == pid:
+                time.sleep(0.01)
             continue
         answer = says.get(line, says.get(words[0], ""))
         if words[0] == "set_default_device_pinned_mem_limit" and answer == "":

@@ -1,0 +1,66 @@
+"""What MPS servers and their daemon write when a fatal error has ended the work on a device.
+
+The lines are those of NVIDIA's own programs of driver 535: a server says them, and it is the only
+word there is where the daemon has no ``get_server_status``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+SIGNS = (
+    "Server is handling a fatal GPU error.",
+    "encountered a fatal GPU error.",
+    "Server encountered a fatal exception. Shutting down",
+)
+"""Of these the first two are the server's, the last is its daemon's."""
+
+MOST = 64 * 2**10
+"""Bytes of news that are read at once; of more, only the end."""
+
+_LINE = re.compile(r"\[[^]]*\] (.*)")
+
+
+class LogReader:
+    """Reads on in a log where it stopped the last time.
+
+    Parameters
+    ----------
+    path
+        The log, which need not be there.
+    old
+        Whether what is there already is news.
+    """
+
+    def __init__(self, path: Path, *, old: bool = False) -> None:
+        self.path = path
+        self._at = 0
+        self._file: tuple[int, int] | None = None
+        if not old:
+            self.news()
+
+    def news(self) -> list[str]:
+        """Return the lines that came since the last call, without their time stamps."""
+        try:
+            with self.path.open("rb") as log:
+                found = os.fstat(log.fileno())
+                if (found.st_dev, found.st_ino) != self._file or found.st_size < self._at:
+                    self._file, self._at = (found.st_dev, found.st_ino), 0
+                if found.st_size == self._at:
+                    return []
+                start = max(self._at, found.st_size - MOST)
+                log.seek(start)
+                text = log.read(MOST)
+        except OSError:  # there is none yet, or no more
+            return []
+        whole = text.rfind(b"\n") + 1  # a line that is being written is read when it is whole
+        self._at = start + whole
+        lines = text[:whole].decode(errors="replace").splitlines()
+        return [match[1] if (match := _LINE.match(line)) else line for line in lines]
+
+
+def fault_in(lines: list[str]) -> str | None:
+    """Return the line that tells of a fatal error, if there is one."""
+    return next((line for line in lines if any(sign in line for sign in SIGNS)), None)
