@@ -178,15 +178,15 @@ def _label(core: Core, grant: GrantRow) -> str:
     return core.books.slots[grant.device].label
 
 
-def _weakness(core: Core, grants: Iterable[GrantRow]) -> str | None:
-    """Say what is wrong with a cap, where that was seen."""
-    for grant in grants:
-        verdict = core.mps.verdict(grant)
 def _loss(core: Core, grants: Iterable[GrantRow]) -> str | None:
     """Say that the work on a device has come to an end, where that was seen."""
     return next((why for grant in grants if (why := core.mps.lost(core, grant))), None)
 
 
+def _weakness(core: Core, grants: Iterable[GrantRow]) -> str | None:
+    """Say what is wrong with a cap, where that was seen."""
+    for grant in grants:
+        verdict = core.mps.verdict(grant)
         if verdict is not None and (why := reason_of(_label(core, grant), grant, verdict)):
             return why
     return None
