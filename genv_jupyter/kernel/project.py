@@ -33,6 +33,7 @@ ALLOWED = {
     "name": "a text for others to see",
     "processes": "a whole number from 1 to 48",
     "duration": 'a time such as "2h30m", or a number of seconds',
+    "mps": '"auto", "on" or "off"',
 }
 _MOST = 8 * 1024
 """Bytes of a file that is read: the time of ``tomllib`` grows with the square of a dotted key."""
@@ -125,6 +126,8 @@ def filled(request: Request, project: Project | None) -> Request:
         for key in ("name", "processes", "duration")
         if getattr(request, key) is None
     }
+    if request.mps == "auto":
+        rest["mps"] = ours.mps
     return msgspec.structs.replace(request, **rest)
 
 
@@ -170,7 +173,8 @@ def save(request: Request, project: Project | None) -> Path:
     """
     savable(request)
     path = Path.cwd() / FILE if project is None else project.path
-    said = {key: getattr(request, key) for key in ALLOWED}
+    said = {key: getattr(request, key) for key in ALLOWED if key != "mps"}
+    said["mps"] = None if request.mps == "auto" else request.mps  # said nothing, so it stays
     known = {} if project is None else msgspec.to_builtins(project.request)
     wanted = {key: value for key, value in said.items() if value is not None}
     if names_amount(request):

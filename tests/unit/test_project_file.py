@@ -72,6 +72,7 @@ def test_search_ends_at_home_and_at_the_top_of_a_repository(here: Path) -> None:
         ("processes = 49", "processes is a whole number from 1 to 48"),
         ("duration = 'soon'", "duration is a time"),
         ("name = 3", "name is a text"),
+        ("mps = true", 'mps is "auto", "on" or "off"'),
         (f"name = '{'x' * 300}'", "name is a text"),
         ("gpus = 1\ngpus = 2", "is not TOML"),
         ("gpus", "is not TOML"),
@@ -233,3 +234,14 @@ def test_a_crash_while_saving_leaves_the_old_file(
 def test_reading_says_which_file(here: Path) -> None:
     with pytest.raises(BadRequest, match=r"^/a/genv\.toml"):
         read("x = 1", Path("/a/genv.toml"))
+
+
+def test_whether_under_mps_is_kept(here: Path) -> None:
+    path = save(Request(fraction=0.5, mps="off"), find())
+    assert path.read_text() == 'fraction = 0.5\nmps = "off"\n'
+    assert filled(Request(), find()) == Request(fraction=0.5, mps="off")
+    assert filled(Request(memory="4G", mps="on"), find()).mps == "on"
+    save(Request(fraction=0.25), find())
+    assert asked() == Request(fraction=0.25, mps="off"), "what is not said stays"
+    save(Request(fraction=0.25, mps="on"), find())
+    assert asked() == Request(fraction=0.25, mps="on")
