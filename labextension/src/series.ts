@@ -39,8 +39,9 @@ export function stepPath(
   width: number,
   height: number
 ): { line: string; area: string } {
+  const right = Math.max(now, series[series.length - 1]?.at ?? now);
   const x = (at: number) =>
-    round(Math.max(0, width * (1 - (now - at) / WINDOW)));
+    round(Math.max(0, width * (1 - (right - at) / WINDOW)));
   const y = (value: number) =>
     round(height * (1 - Math.min(100, Math.max(0, value)) / 100));
   const lines: string[] = [];
@@ -65,7 +66,7 @@ export function stepPath(
       run.push(`M${begun} ${y(value)}`);
     }
   }
-  end(Math.max(now, series[series.length - 1]?.at ?? now));
+  end(right);
   return { line: lines.join(''), area: areas.join('') };
 }
 

@@ -6,6 +6,7 @@ import type { CurrentNotebook } from './current';
 import type { Folds } from './folds';
 import type { Notebooks } from './notebooks';
 import type { Page } from './page';
+import type { Sessions } from './sessions';
 import type { Settings } from './settings';
 import type { GpuStore } from './store';
 
@@ -17,10 +18,13 @@ export interface IGpu {
   readonly current: CurrentNotebook;
   readonly notebooks: Notebooks;
   readonly folds: Folds;
+  readonly sessions: Sessions;
   readonly page: Page;
   readonly settings: Settings;
   /** Translates every string of this package. */
   readonly trans: TranslationBundle;
+  /** Open a notebook of this Jupyter server. */
+  open(path: string): void;
   /** Connect again now. */
   retry(): void;
 }

@@ -2,10 +2,24 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDevice, IEnvironment, IRequest } from './api/types';
 import { formatMemory, formatShare, shortShare } from './units';
 
+/** Whose something is: the notebook's in front, another of the same user, somebody else's. */
+export type Owner = 'mine' | 'ours' | 'other';
+
+/** Say whose a grant is. */
+export function ownerOf(
+  grant: { environment: string; user: string },
+  owners: { own: string | null; user: string | null }
+): Owner {
+  if (grant.environment === owners.own) {
+    return 'mine';
+  }
+  return grant.user === owners.user ? 'ours' : 'other';
+}
+
 /** A part of a device's bar. `share` is in percent of the bar. */
 export interface ISegment {
   key: string;
-  kind: 'mine' | 'other' | 'draining' | 'external' | 'unattributed' | 'reserve';
+  kind: Owner | 'draining' | 'external' | 'unattributed' | 'reserve';
   own: boolean;
   /** Alternates between neighbours of one kind, so that their border shows. */
   odd: boolean;
@@ -16,17 +30,17 @@ export interface ISegment {
 /** Return the bar of a device: grants first, then what outsiders and the driver take. */
 export function segments(
   device: IDevice,
-  own: string | null,
+  owners: { own: string | null; user: string | null },
   trans: TranslationBundle
 ): ISegment[] {
   const parts: (Omit<ISegment, 'share' | 'odd'> & { bytes: number })[] = [];
   for (const grant of device.grants) {
-    const mine = grant.environment === own;
+    const owner = ownerOf(grant, owners);
     const draining = grant.state === 'draining';
     parts.push({
       key: grant.environment,
-      kind: draining ? 'draining' : mine ? 'mine' : 'other',
-      own: mine,
+      kind: draining ? 'draining' : owner,
+      own: owner === 'mine',
       bytes: grant.memory,
       label: trans.__(
         '%1 of %2: %3',
@@ -73,6 +87,46 @@ export function freeMemory(device: IDevice): number | null {
   const outside =
     (device.external_memory ?? 0) + (device.unattributed_memory ?? 0);
   return Math.max(0, device.memory_usable - taken - outside);
+}
+
+/** A line of the list of devices: one of them, or the GPU that is divided into those below. */
+export type Branch =
+  | { kind: 'device'; device: IDevice; within: boolean }
+  | { kind: 'divided'; uuid: string; parts: readonly IDevice[] };
+
+/** Put MIG instances below their GPU, which by itself cannot be had. */
+export function inTree(devices: readonly IDevice[]): readonly Branch[] {
+  const known = new Set(devices.map(device => device.uuid));
+  const parts = new Map<string, IDevice[]>();
+  for (const device of devices) {
+    if (device.parent !== null) {
+      const list = parts.get(device.parent);
+      if (list) {
+        list.push(device);
+      } else {
+        parts.set(device.parent, [device]);
+      }
+    }
+  }
+  const below = (parent: string): Branch[] =>
+    (parts.get(parent) ?? []).map(device => ({
+      kind: 'device',
+      device,
+      within: true
+    }));
+  const told = new Set<string>();
+  return devices.flatMap((device): Branch[] => {
+    const { parent, uuid } = device;
+    if (parent === null) {
+      return [{ kind: 'device', device, within: false }, ...below(uuid)];
+    }
+    if (known.has(parent) || told.has(parent)) {
+      return [];
+    }
+    told.add(parent);
+    const all = parts.get(parent) ?? [];
+    return [{ kind: 'divided', uuid: parent, parts: all }, ...below(parent)];
+  });
 }
 
 /** How people call a device: `GPU 0`, or the beginning of its UUID. */

@@ -10,6 +10,7 @@ import { freeMemory, requestOf, segments, summary } from '../src/view';
 import { device, deviceGrant, environment, grant, trans } from './samples';
 
 const GIB = 2 ** 30;
+const nobody = { own: null, user: null };
 
 it('memory is written in GiB', () => {
   expect(formatMemory(4e9)).toBe('3.7 GiB');
@@ -63,7 +64,8 @@ it('a bar shows grants, outsiders and the reserve, and never overflows', () => {
     ],
     external_memory: 6 * GIB
   });
-  const parts = segments(full, 'kernel-1', trans);
+  const owners = { own: 'kernel-1', user: 'user' };
+  const parts = segments(full, owners, trans);
   expect(parts.map(part => part.kind)).toEqual([
     'mine',
     'draining',
@@ -71,7 +73,7 @@ it('a bar shows grants, outsiders and the reserve, and never overflows', () => {
     'reserve'
   ]);
   expect(parts.reduce((sum, part) => sum + part.share, 0)).toBeCloseTo(100);
-  expect(segments(device(), null, trans)).toEqual([]);
+  expect(segments(device(), nobody, trans)).toEqual([]);
 });
 
 it('a device whose memory is unknown still shows its holders', () => {
@@ -82,7 +84,7 @@ it('a device whose memory is unknown still shows its holders', () => {
     unattributed_memory: null,
     grants: [deviceGrant({ memory: 0, exclusive: true })]
   });
-  expect(segments(odd, null, trans)[0].share).toBe(100);
+  expect(segments(odd, nobody, trans)[0].share).toBe(100);
   expect(freeMemory(odd)).toBeNull();
 });
 

@@ -3,17 +3,18 @@ import React from 'react';
 import type { IDevice } from '../api/types';
 import { formatMemory } from '../units';
 import { deviceLabel, freeMemory, segments } from '../view';
+import type { IOwners } from './Device';
 
 export interface IDeviceBarProps {
   device: IDevice;
-  own: string | null;
+  owners: IOwners;
   trans: TranslationBundle;
 }
 
 /** The memory of a device as one bar: grants, outsiders, and what is free. */
 export function DeviceBar(props: IDeviceBarProps): JSX.Element {
-  const { device, own, trans } = props;
-  const parts = segments(device, own, trans);
+  const { device, owners, trans } = props;
+  const parts = segments(device, owners, trans);
   const free = trans.__('free: %1', formatMemory(freeMemory(device)));
   const said = [...parts.map(part => part.label), free].join('; ');
   return (

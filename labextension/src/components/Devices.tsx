@@ -1,159 +1,96 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import React from 'react';
+import React, { useMemo } from 'react';
 import type { IDevice } from '../api/types';
 import type { IFolds } from '../folds';
-import { formatMemory } from '../units';
-import { deviceLabel, deviceState, freeMemory } from '../view';
-import { DeviceBar } from './DeviceBar';
-import { Fold, Heading } from './Heading';
-import { Holder } from './Holder';
+import type { ISample } from '../series';
+import { inTree } from '../view';
+import { Device, type IOwners } from './Device';
+import { Heading } from './Heading';
+import { VirtualList } from './VirtualList';
 
 export interface IDevicesProps {
   devices: readonly IDevice[];
-  own: string | null;
+  loads: ReadonlyMap<string, readonly ISample[]>;
+  owners: IOwners;
   folds: IFolds;
   now: number;
   trans: TranslationBundle;
 }
 
-/** All devices of the pool, each with its bar and its holders. */
+/** So many devices have their holders in sight; of more a click opens them. */
+const FEW = 8;
+const HEIGHT = 62;
+const NONE: readonly ISample[] = [];
+
+/** All devices of the pool, MIG instances after their device, each with its bar and holders. */
 export function Devices(props: IDevicesProps): JSX.Element {
-  const { devices, own, folds, now, trans } = props;
+  const { devices, loads, owners, folds, now, trans } = props;
+  const rows = useMemo(() => inTree(devices), [devices]);
+  const many = devices.length > FEW;
   return (
     <section className="jp-Genv-section" aria-label={trans.__('Devices')}>
-      <Heading title={trans.__('Devices')} name="devices" folds={folds} />
+      <Heading
+        title={trans.__('Devices')}
+        note={many ? String(devices.length) : undefined}
+        name="devices"
+        folds={folds}
+      />
       {!folds.has('devices') && (
-        <ul className="jp-Genv-devices">
-          {devices.map(device => (
-            <Device
-              key={device.uuid}
-              device={device}
-              own={own}
-              folds={folds}
-              folded={folds.has(device.uuid)}
-              now={now}
-              trans={trans}
-            />
-          ))}
-        </ul>
+        <VirtualList
+          items={rows}
+          className="jp-Genv-devices"
+          label={trans.__('Devices')}
+          height={HEIGHT}
+          keyOf={row => (row.kind === 'device' ? row.device.uuid : row.uuid)}
+          attributes={row =>
+            row.kind === 'device'
+              ? {
+                  className: `jp-Genv-device${row.within ? ' jp-mod-within' : ''}`,
+                  'data-uuid': row.device.uuid
+                }
+              : { className: 'jp-Genv-device' }
+          }
+          render={row => {
+            if (row.kind === 'divided') {
+              return <Divided {...row} trans={trans} />;
+            }
+            const { device } = row;
+            // What is remembered is what somebody has changed.
+            const name = many ? `${device.uuid} open` : device.uuid;
+            return (
+              <Device
+                device={device}
+                load={loads.get(device.uuid) ?? NONE}
+                owners={owners}
+                name={name}
+                folds={folds}
+                folded={many !== folds.has(name)}
+                now={now}
+                trans={trans}
+              />
+            );
+          }}
+        />
       )}
     </section>
   );
 }
 
-interface IDeviceProps {
-  device: IDevice;
-  own: string | null;
-  folds: IFolds;
-  folded: boolean;
-  now: number;
-  trans: TranslationBundle;
-}
-
-const Device = React.memo(function Device(props: IDeviceProps): JSX.Element {
-  const { device, own, folds, folded, now, trans } = props;
-  return (
-    <li className="jp-Genv-device" data-uuid={device.uuid}>
-      <div className="jp-Genv-deviceHead">
-        <span className="jp-Genv-deviceLabel">
-          <Fold name={device.uuid} folds={folds}>
-            {deviceLabel(device, trans)}
-          </Fold>
-        </span>
-        <span
-          className="jp-Genv-deviceName"
-          title={`${device.name ?? ''}\n${device.uuid}`}
-        >
-          {device.name}
-        </span>
-        <span className="jp-Genv-free">{room(device, trans)}</span>
-      </div>
-      <DeviceBar device={device} own={own} trans={trans} />
-      <p className="jp-Genv-deviceState">
-        {deviceState(device, folded, trans)}
-      </p>
-      <Trouble device={device} trans={trans} />
-      {!folded && (
-        <ul className="jp-Genv-holders">
-          {device.grants.map((grant, index) => (
-            <Holder
-              key={`${grant.environment} ${grant.since}`}
-              grant={grant}
-              odd={index % 2 === 1}
-              own={grant.environment === own}
-              now={now}
-              trans={trans}
-            />
-          ))}
-          <Outsiders device={device} trans={trans} />
-        </ul>
-      )}
-    </li>
-  );
-});
-
-function room(device: IDevice, trans: TranslationBundle): string {
-  const free = freeMemory(device);
-  if (free === null) {
-    return trans.__('memory unknown');
-  }
-  if (free === 0) {
-    return trans.__('nothing free');
-  }
-  return trans.__('%1 free', formatMemory(free));
-}
-
-function Trouble(props: {
-  device: IDevice;
-  trans: TranslationBundle;
-}): JSX.Element | null {
-  const { device, trans } = props;
-  const words: Record<string, string> = {
-    lost: trans.__('This device is lost: the driver does not see it any more.'),
-    unreliable: trans.__(
-      'What the driver says of this device is not reliable.'
-    ),
-    unknown: trans.__(
-      'The driver does not answer: this is the last that is known.'
-    )
-  };
-  const word = words[device.health];
-  return word ? <p className="jp-Genv-trouble">{word}</p> : null;
-}
-
-function Outsiders(props: {
-  device: IDevice;
+/** A GPU that is divided: what can be had are its instances, below it. */
+function Divided(props: {
+  uuid: string;
+  parts: readonly IDevice[];
   trans: TranslationBundle;
 }): JSX.Element {
-  const { device, trans } = props;
-  const lines: [string, string, number | null][] = [
-    [
-      'external',
-      trans.__('Processes outside any environment'),
-      device.external_memory
-    ],
-    [
-      'unattributed',
-      trans.__('Used by no visible process'),
-      device.unattributed_memory
-    ]
-  ];
+  const { uuid, parts, trans } = props;
   return (
-    <>
-      {lines.map(([kind, label, bytes]) =>
-        bytes ? (
-          <li key={kind} className="jp-Genv-holder">
-            <span
-              className={`jp-Genv-swatch jp-mod-${kind}`}
-              aria-hidden="true"
-            />
-            <span className="jp-Genv-holderName" title={label}>
-              {label}
-            </span>
-            <span className="jp-Genv-amount">{formatMemory(bytes)}</span>
-          </li>
-        ) : null
-      )}
-    </>
+    <div className="jp-Genv-deviceHead">
+      <span className="jp-Genv-deviceLabel" title={uuid}>
+        {trans.__('GPU %1…', uuid.replace(/^GPU-/, '').slice(0, 8))}
+      </span>
+      <span className="jp-Genv-deviceName">
+        {trans._n('1 MIG instance', '%1 MIG instances', parts.length)}
+      </span>
+    </div>
   );
 }

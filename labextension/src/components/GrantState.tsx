@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 import type { IDeviceGrant } from '../api/types';
+import type { Owner } from '../view';
 
 export interface IGrantStateProps {
   state: IDeviceGrant['state'];
@@ -23,18 +24,18 @@ export function GrantState(props: IGrantStateProps): JSX.Element | null {
 
 export interface ISwatchProps {
   state: IDeviceGrant['state'];
-  own: boolean;
+  owner: Owner;
   odd: boolean;
 }
 
 /** The colour of a grant, as its bar has it. */
 export function Swatch(props: ISwatchProps): JSX.Element {
-  const { state, own, odd } = props;
-  const kind = state === 'draining' ? 'draining' : own ? 'mine' : 'other';
+  const { state, owner, odd } = props;
+  const kind = state === 'draining' ? 'draining' : owner;
   return (
     <span
       className={`jp-Genv-swatch jp-mod-${kind}`}
-      data-own={own}
+      data-own={owner === 'mine'}
       data-odd={odd}
       aria-hidden="true"
     />

@@ -31,15 +31,17 @@ export function Heading(props: IHeadingProps): JSX.Element {
 export function Fold(props: {
   name: string;
   folds: IFolds;
+  /** Whether it is folded away; left out, what is remembered says so. */
+  folded?: boolean;
   children: React.ReactNode;
 }): JSX.Element {
-  const { name, folds, children } = props;
-  const Caret = folds.has(name) ? caretRightIcon : caretDownIcon;
+  const { name, folds, folded = folds.has(name), children } = props;
+  const Caret = folded ? caretRightIcon : caretDownIcon;
   return (
     <button
       type="button"
       className="jp-Genv-fold"
-      aria-expanded={!folds.has(name)}
+      aria-expanded={!folded}
       onClick={() => folds.toggle(name)}
     >
       <Caret.react tag="span" className="jp-Genv-caret" aria-hidden="true" />

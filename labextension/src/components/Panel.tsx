@@ -1,9 +1,12 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import React from 'react';
+import React, { useMemo } from 'react';
 import type { IFolds } from '../folds';
 import type { ITarget } from '../kernel';
 import type { IState } from '../state';
+import type { IOwners } from './Device';
 import { Devices } from './Devices';
+import { Environments } from './Environments';
+import type { IRowActions } from './EnvironmentRow';
 import { Prose } from './Prose';
 import { ThisNotebook, type INotebookActions } from './ThisNotebook';
 
@@ -11,6 +14,9 @@ export interface IPanelProps {
   state: IState;
   target: ITarget | null;
   actions: INotebookActions;
+  rows: IRowActions;
+  /** The sections that are not wanted. */
+  hidden: ReadonlySet<string>;
   folds: IFolds;
   retry(): void;
   now: number;
@@ -19,8 +25,10 @@ export interface IPanelProps {
 
 /** The whole panel, in each of its states. */
 export function Panel(props: IPanelProps): JSX.Element {
-  const { state, target, now, trans } = props;
+  const { state, target, rows, hidden, folds, now, trans } = props;
   const id = target?.id ?? null;
+  const shown = (name: string) => !hidden.has(name);
+  const owners = useOwners(state, id, rows);
   const stale = state.connection.kind !== 'open';
   const simulated = state.devices.some(device => device.simulated);
   return (
@@ -37,25 +45,40 @@ export function Panel(props: IPanelProps): JSX.Element {
           <Driver state={state} trans={trans} />
           {state.devices.length > 0 && (
             <>
-              <ThisNotebook
-                target={target}
-                environment={id ? state.environments.get(id) : undefined}
-                usage={id ? state.usage.get(id) : undefined}
-                devices={state.devices}
-                busy={id ? state.busy.get(id) : undefined}
-                refusal={id ? state.refusals.get(id) : undefined}
-                actions={props.actions}
-                folds={props.folds}
-                now={now}
-                trans={trans}
-              />
-              <Devices
-                devices={state.devices}
-                own={id}
-                folds={props.folds}
-                now={now}
-                trans={trans}
-              />
+              {shown('notebook') && (
+                <ThisNotebook
+                  target={target}
+                  environment={id ? state.environments.get(id) : undefined}
+                  usage={id ? state.usage.get(id) : undefined}
+                  devices={state.devices}
+                  busy={id ? state.busy.get(id) : undefined}
+                  refusal={id ? state.refusals.get(id) : undefined}
+                  actions={props.actions}
+                  folds={folds}
+                  now={now}
+                  trans={trans}
+                />
+              )}
+              {shown('devices') && (
+                <Devices
+                  devices={state.devices}
+                  loads={state.loads}
+                  owners={owners}
+                  folds={folds}
+                  now={now}
+                  trans={trans}
+                />
+              )}
+              {shown('environments') && (
+                <Environments
+                  state={state}
+                  own={id}
+                  actions={rows}
+                  folds={folds}
+                  now={now}
+                  trans={trans}
+                />
+              )}
             </>
           )}
           <Notices state={state} trans={trans} />
@@ -63,6 +86,25 @@ export function Panel(props: IPanelProps): JSX.Element {
       )}
     </div>
   );
+}
+
+/** Whose things are the reader's: those of the user who has the notebook in front, or any here. */
+function useOwners(
+  state: IState,
+  own: string | null,
+  rows: IRowActions
+): IOwners {
+  const { environments } = state;
+  let user = (own && environments.get(own)?.user) || null;
+  if (user === null) {
+    for (const environment of environments.values()) {
+      if (rows.pathOf(environment) !== null) {
+        user = environment.user;
+        break;
+      }
+    }
+  }
+  return useMemo(() => ({ own, user }), [own, user]);
 }
 
 /** What stands between the page and the broker, if something does. */

@@ -152,7 +152,7 @@ function Grants(
         const used = usage?.grants.find(one => one.device === grant.device);
         return (
           <li key={grant.device} className="jp-Genv-grant">
-            <Swatch state={grant.state} own={true} odd={false} />
+            <Swatch state={grant.state} owner="mine" odd={false} />
             <span className="jp-Genv-deviceLabel" title={grant.device}>
               {device ? deviceLabel(device, trans) : grant.device.slice(0, 12)}
             </span>

@@ -13,6 +13,7 @@ import { CurrentNotebook } from '../current';
 import { Folds } from '../folds';
 import { Notebooks } from '../notebooks';
 import { Page } from '../page';
+import { Sessions } from '../sessions';
 import { Settings } from '../settings';
 import { GpuStore } from '../store';
 import { EventStream } from '../stream';
@@ -47,6 +48,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
     const notebooks = new Notebooks(tracker);
     const actions = new GpuActions(client, store, notebooks, trans);
     const current = new CurrentNotebook(tracker);
+    const sessions = new Sessions(app.serviceManager.sessions);
     const folds = new Folds(memory);
     for (const part of [
       stream,
@@ -55,6 +57,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
       store,
       current,
       notebooks,
+      sessions,
       folds
     ]) {
       alive.add(part);
@@ -82,10 +85,12 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
       actions,
       current,
       notebooks,
+      sessions,
       folds,
       page,
       settings,
       trans,
+      open: path => void app.commands.execute('docmanager:open', { path }),
       retry: () => void stream.connect()
     };
   },

@@ -3,6 +3,7 @@ import { MessageLoop, type Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import React from 'react';
 import { Panel } from '../components/Panel';
+import type { IRowActions } from '../components/EnvironmentRow';
 import type { INotebookActions } from '../components/ThisNotebook';
 import { gpuIcon } from '../icons';
 import type { IGpu } from '../tokens';
@@ -21,6 +22,8 @@ export class GpuPanel extends ReactWidget {
     gpu.store.changed.connect(this.refresh, this);
     gpu.current.changed.connect(this.refresh, this);
     gpu.folds.changed.connect(this.refresh, this);
+    gpu.sessions.changed.connect(this.refresh, this);
+    gpu.settings.changed.connect(this.refresh, this);
   }
 
   override render(): JSX.Element {
@@ -30,6 +33,8 @@ export class GpuPanel extends ReactWidget {
         state={store.state}
         target={current.target}
         actions={this.actions}
+        rows={this.rows}
+        hidden={this.gpu.settings.choices.hidden}
         folds={this.gpu.folds}
         retry={() => this.gpu.retry()}
         now={Date.now()}
@@ -87,6 +92,12 @@ export class GpuPanel extends ReactWidget {
     release: () => this.withKernel(id => this.gpu.actions.release(id)),
     restart: () => this.withKernel(id => this.gpu.actions.restart(id)),
     dismiss: () => this.withKernel(id => this.gpu.store.dismiss(id))
+  };
+
+  private readonly rows: IRowActions = {
+    pathOf: environment => this.gpu.sessions.pathOf(environment),
+    open: path => this.gpu.open(path),
+    release: id => void this.gpu.actions.release(id)
   };
 
   private withKernel(action: (id: string) => unknown): void {
