@@ -20,7 +20,7 @@ class DevicePoint(Struct, frozen=True, kw_only=True):
     """A device from ``at`` on, for the step of the answer; means, and maxima (``…_peak``).
 
     ``seconds`` is for how long of that it was seen. ``memory_granted`` and ``share`` are what all
-    environments held of it; utilisation is percent.
+    environments held of it; utilisation is percent, temperature degrees Celsius, power milliwatts.
     """
 
     at: Time
@@ -31,16 +31,37 @@ class DevicePoint(Struct, frozen=True, kw_only=True):
     utilization_peak: int | None
     memory_granted: int | None
     share: int | None
+    temperature: int | None = None
+    temperature_peak: int | None = None
+    power: int | None = None
+
+
+class PastEvent(Struct, frozen=True, kw_only=True):
+    """Something that happened to a grant or an environment, as the records call it.
+
+    ``event`` is in the past tense (``GrantAdded``, ``GrantReleased``, ``EnvironmentEnded``), or
+    ``notice`` where the owner was told something. ``name`` and ``reason`` are for the owner and
+    admins only.
+    """
+
+    at: Time
+    event: str
+    environment: str | None
+    device: str | None
+    user: str | None
+    name: str | None
+    reason: str | None
 
 
 class DeviceHistory(Struct, frozen=True, kw_only=True):
-    """Answer of ``GET usage?device=UUID&since=…``: points ``step`` seconds apart."""
+    """Answer of ``GET usage?device=UUID&since=…``: points ``step`` seconds apart, and events."""
 
     device: str
     since: Time
     until: Time
     step: int
     points: tuple[DevicePoint, ...]
+    events: tuple[PastEvent, ...] = ()
 
 
 class GrantPoint(Struct, frozen=True, kw_only=True):
@@ -75,6 +96,7 @@ class EnvironmentHistory(Struct, frozen=True, kw_only=True):
     until: Time
     step: int
     devices: tuple[GrantSeries, ...]
+    events: tuple[PastEvent, ...] = ()
 
 
 class ReportRow(Struct, frozen=True, kw_only=True):

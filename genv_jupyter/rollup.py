@@ -33,7 +33,8 @@ class DeviceSums(Struct, kw_only=True):
     ``seen`` are milliseconds; ``memory`` and ``granted`` are MiB times milliseconds (a year of
     bytes times milliseconds is more than a database counts), ``utilization`` percent times
     milliseconds, ``share`` hundredths of a percent times milliseconds; ``memory_peak`` is bytes.
-    ``granted`` and ``share`` are known for as long as the device is seen.
+    ``temperature`` is degrees Celsius and ``power`` milliwatts, times milliseconds. ``granted`` and
+    ``share`` are known for as long as the device is seen.
     """
 
     seen: int = 0
@@ -43,6 +44,11 @@ class DeviceSums(Struct, kw_only=True):
     utilization_known: int = 0
     utilization: int = 0
     utilization_peak: int | None = None
+    temperature_known: int = 0
+    temperature: int = 0
+    temperature_peak: int | None = None
+    power_known: int = 0
+    power: int = 0
     granted: int = 0
     share: int = 0
 

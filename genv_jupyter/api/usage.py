@@ -48,7 +48,7 @@ async def usage(verb: Verbs) -> None:
     begin, seconds, past = since, None if step is None else parse_duration(step), broker.past
     if device is not None:
         asked = device
-        await _read(verb, lambda: past.device(asked, begin, seconds))
+        await _read(verb, lambda: past.device(asked, begin, seconds, caller))
     elif environment is not None:
         asked = environment
         await _read(verb, lambda: past.environment(caller, asked, begin, seconds))

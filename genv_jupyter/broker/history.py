@@ -141,6 +141,11 @@ class History:
         if reading.utilization is not None:
             sums.utilization_known, sums.utilization_peak = ms, reading.utilization
             sums.utilization = ms * reading.utilization
+        if reading.temperature is not None:
+            sums.temperature_known, sums.temperature_peak = ms, reading.temperature
+            sums.temperature = ms * reading.temperature
+        if reading.power is not None:
+            sums.power_known, sums.power = ms, ms * reading.power
         grants = self.books.on_device.get(uuid, {}).values()
         for grant in grants:
             held = min(ms, round((clock - grant.since) * 1000))

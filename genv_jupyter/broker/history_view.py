@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from genv_jupyter.broker.history import FINEST, MIB, MINUTE, History
 from genv_jupyter.errors import NotYours, Unavailable, UnknownDevice, UnknownEnvironment
 from genv_jupyter.ledger import samples
+from genv_jupyter.ledger.rows import Record
 from genv_jupyter.ledger.samples import Holder
 from genv_jupyter.model import Principal
 from genv_jupyter.reports import (
@@ -21,6 +22,7 @@ from genv_jupyter.reports import (
     EnvironmentHistory,
     GrantPoint,
     GrantSeries,
+    PastEvent,
     ReportRow,
     UsageReport,
 )
@@ -40,6 +42,10 @@ from genv_jupyter.units import WHOLE
 
 FINE_REPORT = 2 * 86400
 """Seconds: a report of no more than this begins at a minute, others at a full hour."""
+
+
+MOST_EVENTS = 500
+"""That an answer has; the newest."""
 
 
 class Past:
@@ -84,8 +90,10 @@ class Past:
             )
         return self._history
 
-    def device(self, device: str, since: float, step: int | None) -> DeviceHistory:
-        """Return a device's past.
+    def device(
+        self, device: str, since: float, step: int | None, principal: Principal | None = None
+    ) -> DeviceHistory:
+        """Return a device's past, as this principal may see it.
 
         Raises
         ------
@@ -112,6 +120,7 @@ class Past:
             until=_time(now),
             step=step,
             points=tuple(_device_point(at, sums, step) for (_, at), sums in sorted(cells.items())),
+            events=self._events(principal, first, device=device),
         )
 
     def _device_cells(
@@ -177,6 +186,25 @@ class Past:
             devices=tuple(
                 GrantSeries(device=uuid, points=tuple(it)) for uuid, it in points.items()
             ),
+            events=self._events(principal, first, environment=environment),
+        )
+
+    def _events(
+        self,
+        principal: Principal | None,
+        since: int,
+        *,
+        device: str | None = None,
+        environment: str | None = None,
+    ) -> tuple[PastEvent, ...]:
+        """Return the newest of what happened; details of one's own environments only."""
+        records = self.history.records
+        found = records.history(since, MOST_EVENTS, device=device, environment=environment)
+        if not found:
+            return ()
+        holders = records.run(samples.holders_of) | self.history.pending()[2]
+        return tuple(
+            _event(record, holders.get(record.environment or ""), principal) for record in found
         )
 
     def report(self, principal: Principal, since: float, by: By) -> UsageReport:
@@ -268,6 +296,9 @@ def _device_point(at: int, sums: DeviceSums, step: int) -> DevicePoint:
         utilization_peak=sums.utilization_peak,
         memory_granted=_bytes(sums.granted, sums.seen),
         share=mean(sums.share, sums.seen),
+        temperature=mean(sums.temperature, sums.temperature_known),
+        temperature_peak=sums.temperature_peak,
+        power=mean(sums.power, sums.power_known),
     )
 
 
@@ -280,6 +311,19 @@ def _grant_point(at: int, sums: GrantSums, step: int) -> GrantPoint:
         memory_used=_bytes(sums.used, sums.used_known),
         memory_peak=sums.used_peak,
         idle=round(sums.idle / sums.idle_known, 4) if sums.idle_known else None,
+    )
+
+
+def _event(record: Record, holder: Holder | None, principal: Principal | None) -> PastEvent:
+    mine = principal is not None and (record.owner == principal.key or principal.admin)
+    return PastEvent(
+        at=_time(record.at),
+        event=record.event,
+        environment=record.environment,
+        device=record.device,
+        user=None if holder is None else holder.user,
+        name=holder.name if mine and holder is not None else None,
+        reason=record.reason if mine else None,
     )
 
 

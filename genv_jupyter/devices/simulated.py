@@ -43,6 +43,8 @@ class SimulatedDevice:
     memory_reserved: int = 0
     external_memory: int = 0
     utilization: int | None = 0
+    temperature: int | None = None
+    power: int | None = None
     health: Health = "ok"
     processes: list[ProcessReading] | None = field(default_factory=list)
     compute_mode: str | None = "default"
@@ -71,6 +73,8 @@ class SimulatedDevice:
             memory_reserved=self.memory_reserved,
             memory_free=None if self.health == "lost" else free,
             utilization=None if self.health == "lost" else self.utilization,
+            temperature=None if self.health == "lost" else self.temperature,
+            power=None if self.health == "lost" else self.power,
             health=self.health,
             processes=None
             if processes is None

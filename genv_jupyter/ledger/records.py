@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import asdict
-from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select
 from sqlalchemy.exc import DBAPIError
 
 from genv_jupyter.errors import Unavailable
@@ -165,7 +165,14 @@ class RecordsLedger:
             except DBAPIError as error:
                 raise unavailable(self.path, error.orig or error) from error
 
-    def history(self, since: float | None = None, limit: int = 1000) -> list[Record]:
+    def history(
+        self,
+        since: float | None = None,
+        limit: int = 1000,
+        *,
+        device: str | None = None,
+        environment: str | None = None,
+    ) -> list[Record]:
         """Return the newest records, oldest of them first.
 
         Parameters
@@ -174,6 +181,10 @@ class RecordsLedger:
             Seconds since the epoch; nothing older is returned.
         limit
             How many at most.
+        device
+            Only of this device, and of the environments that held it meanwhile.
+        environment
+            Only of this environment.
 
         Raises
         ------
@@ -185,6 +196,14 @@ class RecordsLedger:
         query = select(*columns).order_by(events.c.id.desc()).limit(limit)
         if since is not None:
             query = query.where(events.c.at >= since)
+        if environment is not None:
+            query = query.where(events.c.environment == environment)
+        if device is not None:
+            there = select(events.c.environment).where(events.c.device == device)
+            if since is not None:
+                there = there.where(events.c.at >= since)
+            nowhere = and_(events.c.device.is_(None), events.c.environment.in_(there))
+            query = query.where(or_(events.c.device == device, nowhere))
         found = self.run(lambda connection: connection.execute(query).mappings().all())
         return [Record(**row) for row in reversed(found)]
 

@@ -192,6 +192,11 @@ def _sums(*names: str) -> list[Column[int]]:
     return [Column(name, BigInteger, nullable=name.endswith("_peak")) for name in names]
 
 
+def _later(*names: str) -> list[Column[int]]:
+    """Return sums that rows of an earlier version do not have."""
+    return [Column(name, BigInteger, nullable=False, server_default="0") for name in names]
+
+
 # Rolled-up readings (``genv_jupyter.rollup``): ``step`` seconds from ``at`` on.
 device_samples = Table(
     "device_samples",
@@ -201,6 +206,8 @@ device_samples = Table(
     Column("device", Text, primary_key=True),
     *_sums("seen", "memory_known", "memory", "memory_peak"),
     *_sums("utilization_known", "utilization", "utilization_peak", "granted", "share"),
+    *_later("temperature_known", "temperature", "power_known", "power"),
+    *_sums("temperature_peak"),
     sqlite_with_rowid=False,
 )
 
@@ -235,7 +242,7 @@ version = Table(
 )
 
 LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4"))
-RECORDS = Schema("records", records, ("records_1", "records_2"))
+RECORDS = Schema("records", records, ("records_1", "records_2", "records_3"))
 
 _CHECKS = [
     str(constraint.name)

@@ -101,6 +101,41 @@ def test_means_and_peaks_of_a_device(desk: Desk) -> None:
     assert [it.memory_peak for it in fine] == [it * GIB for it in (2, 2, 4, 4, 6, 6)]
 
 
+def test_how_warm_a_device_was_and_what_power_it_took(desk: Desk) -> None:
+    device = desk.source.devices[0]
+    for warm, power in ((40, 100_000), (None, None), (60, 300_000)):
+        device.temperature, device.power = warm, power
+        desk.watch(20)
+    (point,) = desk.past()
+    assert (point.temperature, point.temperature_peak, point.power) == (50, 60, 200_000)
+    assert [it.temperature for it in desk.past(1)] == [None]
+
+
+def test_what_happened_to_grants_is_told_of_their_device_and_of_their_environment(
+    desk: Desk,
+) -> None:
+    kernel, other = desk.kernel(), desk.kernel()
+    kernel.attach(WHOLE)
+    other.attach(WHOLE)
+    (number,) = [i for i in (0, 1) if desk.device(i) in kernel.devices]
+    desk.watch(30)
+    kernel.process.kill()
+    kernel.process.wait()
+    desk.broker.end_kernel(desk.me, desk.server, kernel.id)
+    desk.watch(30)
+    past, since = desk.broker.past, desk.clock.now - 3600
+    found = past.device(desk.device(number), since, None, desk.me).events
+    # That the environment ended was on no device, but is a mark on those that it held.
+    assert [it.event for it in found] == ["GrantAdded", "GrantReleased", "EnvironmentEnded"]
+    assert {it.environment for it in found} == {kernel.id}
+    assert {it.name for it in found} == {"a.ipynb"}
+    assert found[-1].reason
+    assert past.environment(desk.me, kernel.id, since, None).events == found
+    strange = past.device(desk.device(number), since, None, STRANGER).events
+    assert {(it.name, it.reason, it.user) for it in strange} == {(None, None, desk.me.name)}
+    assert past.device(desk.device(number), desk.clock.now - 10, None, desk.me).events == ()
+
+
 def test_what_the_driver_does_not_say_is_unknown_and_no_zero(desk: Desk) -> None:
     desk.source.devices[0].utilization = None
     desk.watch(10)

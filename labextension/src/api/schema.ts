@@ -678,7 +678,7 @@ export interface components {
          * @description A device from `at` on, for the step of the answer; means, and maxima (`…_peak`).
          *
          *     `seconds` is for how long of that it was seen. `memory_granted` and `share` are what all
-         *     environments held of it; utilisation is percent.
+         *     environments held of it; utilisation is percent, temperature degrees Celsius, power milliwatts.
          */
         DevicePoint: {
             /** Format: date-time */
@@ -766,6 +766,8 @@ export interface components {
         };
         /**
          * ServerReport
+            /** @default [] */
+            events: components["schemas"]["PastEvent"][];
          * @description Body of `PUT servers/{id}`: a Jupyter server tells about itself.
          *
          *     `pool` is the `CUDA_VISIBLE_DEVICES` the server was started with (`None`: not set).
@@ -784,6 +786,30 @@ export interface components {
          *
          *     `phase` is `starting` before the process exists, `running` once `pid` is known, and
          *     `restarting` from the moment the process is to be replaced. `launch` counts the starts of
+            /** @default null */
+            temperature: number | null;
+            /** @default null */
+            temperature_peak: number | null;
+            /** @default null */
+            power: number | null;
+        };
+        /**
+         * PastEvent
+         * @description Something that happened to a grant or an environment, as the records call it.
+         *
+         *     `event` is in the past tense (`GrantAdded`, `GrantReleased`, `EnvironmentEnded`), or
+         *     `notice` where the owner was told something. `name` and `reason` are for the owner and
+         *     admins only.
+         */
+        PastEvent: {
+            /** Format: date-time */
+            at: string;
+            event: string;
+            environment: string | null;
+            device: string | null;
+            user: string | null;
+            name: string | null;
+            reason: string | null;
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
          *     restart brought no process. Fields left out (`None`) leave what is known as it is.
@@ -799,6 +825,8 @@ export interface components {
             /** @default null */
             launch?: number | null;
             /** @default null */
+            /** @default [] */
+            events: components["schemas"]["PastEvent"][];
             pid?: number | null;
             /** @default null */
             path?: string | null;
