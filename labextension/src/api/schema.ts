@@ -346,6 +346,26 @@ export interface components {
             grants: components["schemas"]["DeviceGrant"][];
             external_memory: number | null;
             unattributed_memory: number | null;
+            /** @default null */
+            environments_memory: number | null;
+            /** @default null */
+            memory_utilization: number | null;
+            /** @default null */
+            temperature: number | null;
+            /** @default null */
+            power: number | null;
+            /** @default null */
+            power_limit: number | null;
+            /** @default null */
+            sm_clock: number | null;
+            /** @default null */
+            memory_clock: number | null;
+            /** @default null */
+            ecc_errors: number | null;
+            /** @default null */
+            xid: number | null;
+            /** @default null */
+            trouble: string | null;
         };
         /**
          * DeviceGrant
@@ -662,7 +682,7 @@ export interface components {
         };
         /**
          * DeviceHistory
-         * @description Answer of `GET usage?device=UUID&since=…`: points `step` seconds apart.
+         * @description Answer of `GET usage?device=UUID&since=…`: points `step` seconds apart, and events.
          */
         DeviceHistory: {
             device: string;
@@ -672,6 +692,8 @@ export interface components {
             until: string;
             step: number;
             points: components["schemas"]["DevicePoint"][];
+            /** @default [] */
+            events: components["schemas"]["PastEvent"][];
         };
         /**
          * DevicePoint
@@ -690,6 +712,30 @@ export interface components {
             utilization_peak: number | null;
             memory_granted: number | null;
             share: number | null;
+            /** @default null */
+            temperature: number | null;
+            /** @default null */
+            temperature_peak: number | null;
+            /** @default null */
+            power: number | null;
+        };
+        /**
+         * PastEvent
+         * @description Something that happened to a grant or an environment, as the records call it.
+         *
+         *     `event` is in the past tense (`GrantAdded`, `GrantReleased`, `EnvironmentEnded`), or
+         *     `notice` where the owner was told something. `name` and `reason` are for the owner and
+         *     admins only.
+         */
+        PastEvent: {
+            /** Format: date-time */
+            at: string;
+            event: string;
+            environment: string | null;
+            device: string | null;
+            user: string | null;
+            name: string | null;
+            reason: string | null;
         };
         /**
          * EnvironmentHistory
@@ -705,6 +751,8 @@ export interface components {
             until: string;
             step: number;
             devices: components["schemas"]["GrantSeries"][];
+            /** @default [] */
+            events: components["schemas"]["PastEvent"][];
         };
         /**
          * GrantSeries
@@ -766,8 +814,6 @@ export interface components {
         };
         /**
          * ServerReport
-            /** @default [] */
-            events: components["schemas"]["PastEvent"][];
          * @description Body of `PUT servers/{id}`: a Jupyter server tells about itself.
          *
          *     `pool` is the `CUDA_VISIBLE_DEVICES` the server was started with (`None`: not set).
@@ -786,30 +832,6 @@ export interface components {
          *
          *     `phase` is `starting` before the process exists, `running` once `pid` is known, and
          *     `restarting` from the moment the process is to be replaced. `launch` counts the starts of
-            /** @default null */
-            temperature: number | null;
-            /** @default null */
-            temperature_peak: number | null;
-            /** @default null */
-            power: number | null;
-        };
-        /**
-         * PastEvent
-         * @description Something that happened to a grant or an environment, as the records call it.
-         *
-         *     `event` is in the past tense (`GrantAdded`, `GrantReleased`, `EnvironmentEnded`), or
-         *     `notice` where the owner was told something. `name` and `reason` are for the owner and
-         *     admins only.
-         */
-        PastEvent: {
-            /** Format: date-time */
-            at: string;
-            event: string;
-            environment: string | null;
-            device: string | null;
-            user: string | null;
-            name: string | null;
-            reason: string | null;
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
          *     restart brought no process. Fields left out (`None`) leave what is known as it is.
@@ -825,8 +847,6 @@ export interface components {
             /** @default null */
             launch?: number | null;
             /** @default null */
-            /** @default [] */
-            events: components["schemas"]["PastEvent"][];
             pid?: number | null;
             /** @default null */
             path?: string | null;
@@ -880,6 +900,8 @@ export interface components {
             health: components["schemas"]["BrokerHealth"] | null;
             /** @default null */
             notices: components["schemas"]["Notice"][] | null;
+            /** @default null */
+            leftovers: components["schemas"]["Leftover"][] | null;
         };
         /**
          * Want
