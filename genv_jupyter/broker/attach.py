@@ -330,7 +330,7 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     try:
         placed = _choose(core, demand, asker, slots)
     except NoCapacity as refusal:
-        raise explain(core, refusal, slots, row) from None
+        raise explain(core, refusal, slots, asker) from None
     sharing = mps.plan(core, asker, demand, placed, running=asker.cuda == "initialized")
     return [
         replaced(

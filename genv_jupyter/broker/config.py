@@ -17,14 +17,16 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jupyter_core.paths import jupyter_config_path
 from traitlets import Bool, Enum, TraitError
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
+from genv_jupyter.broker.discretion import Discretion
 from genv_jupyter.broker.leases import Leases
+from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.traits import Seconds, Share, Size
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.policy import Policy
@@ -99,7 +101,7 @@ class PolicySettings(Configurable):
         return Policy(**values)
 
 
-CLASSES: tuple[type[Configurable], ...] = (PolicySettings, Leases)
+CLASSES: tuple[type[Configurable], ...] = (PolicySettings, Discretion, Leases, Rules)
 """All that can be configured, in the order of the documentation."""
 
 
@@ -121,6 +123,7 @@ class BrokerConfig:
     ) -> None:
         self.config = config or Config()
         self.files = tuple(files)
+        self._parts: dict[type[Configurable], Configurable] = {}
         self.problems = [*problems, *_weed(self.config)]
 
     @classmethod
@@ -165,7 +168,9 @@ class BrokerConfig:
 
     def of(self, kind: type[C]) -> C:
         """Return a part's settings."""
-        return kind(config=self.config)
+        if kind not in self._parts:
+            self._parts[kind] = kind(config=self.config)
+        return cast("C", self._parts[kind])
 
     def policy(self) -> Policy:
         """Return the numbers that decide who gets what."""

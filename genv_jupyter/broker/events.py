@@ -15,6 +15,8 @@ from genv_jupyter.model import Event, Principal
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+Kind = tuple[Principal, str | None]
+"""Listeners of one kind are told the same: whose they are, and the server they listen as."""
 BACKLOG = 256
 COALESCE = 0.02
 """Seconds for which changes are gathered into one message."""
@@ -27,10 +29,14 @@ class Run(Protocol):
 
 
 class Listener:
-    """One open stream. ``server`` narrows devices to its pool, and brings what is wanted of it."""
+    """One open stream of somebody.
 
-    def __init__(self, server: str | None) -> None:
-        self.server = server
+    ``server`` narrows devices to its pool, and brings what is wanted of it.
+    """
+
+    def __init__(self, server: str | None, principal: Principal) -> None:
+        self.kind: Kind = (principal, server)
+        self.principal = principal
         self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG)
 
     def put(self, line: bytes) -> None:
@@ -51,7 +57,8 @@ class Publisher:
     run
         Runs a call off the event loop.
     principal
-        As whom the listeners see environments: on a user's broker all are that user.
+        As whom listeners see environments who do not say who they are: on a user's broker all are
+        that user.
     """
 
     def __init__(
@@ -70,12 +77,14 @@ class Publisher:
         """Say that something may have changed."""
         self._nudged.set()
 
-    async def listen(self, server: str | None, since: int | None) -> Listener:
+    async def listen(
+        self, server: str | None, since: int | None, principal: Principal | None = None
+    ) -> Listener:
         """Open a stream; it begins with a snapshot unless nothing has changed since."""
-        listener = Listener(server)
-        snapshot = await self.run(lambda: self._snapshot(server))
+        listener = Listener(server, principal or self.principal)
+        snapshot = await self.run(lambda: self._snapshot(listener.kind))
         if server is not None:
-            await self.run(lambda: self.broker.renew_wants(server))
+            await self.run(lambda: self.broker.renew_wants(server, listener.principal))
         if since != snapshot.revision:
             listener.put(encode(snapshot))
         self.listeners.add(listener)
@@ -101,41 +110,45 @@ class Publisher:
 
     async def publish(self) -> None:
         """Send what has changed, and to each server what is wanted of it."""
-        servers = {listener.server for listener in self.listeners}
-        parts = await self.run(lambda: self._parts(servers))
+        kinds = {listener.kind for listener in self.listeners}
+        parts = await self.run(lambda: self._parts(kinds))
         for listener in list(self.listeners):
-            if listener.server not in servers:
+            if listener.kind not in kinds:
                 # It came meanwhile: its snapshot may be older than what was just told.
-                listener.put(await self.run(partial(self._late, listener.server)))
+                listener.put(await self.run(partial(self._late, listener.kind)))
                 continue
-            line = parts.get(listener.server)
+            line = parts.get(listener.kind)
             if line is not None:
                 listener.put(line)
 
-    def _snapshot(self, server: str | None) -> Event:
+    def _snapshot(self, kind: Kind) -> Event:
         if not self.listeners:
-            self.broker.changes(self.principal)  # missed by nobody, and all in the snapshot
-        return self.broker.snapshot(self.principal, server)
+            self.broker.changes_for(())  # missed by nobody, and all in the snapshot
+        return self.broker.snapshot(*kind)
 
-    def _late(self, server: str | None) -> bytes:
-        return encode(self.broker.snapshot(self.principal, server))
+    def _late(self, kind: Kind) -> bytes:
+        return encode(self.broker.snapshot(*kind))
 
-    def _parts(self, servers: set[str | None]) -> dict[str | None, bytes]:
+    def _parts(self, kinds: set[Kind]) -> dict[Kind, bytes]:
         """Return the message for each kind of listener; nothing where nothing changed."""
         broker = self.broker
-        event = broker.changes(self.principal)
-        lines: dict[str | None, bytes] = {}
-        for server in servers:
-            wants = () if server is None else broker.take_wants(server)
+        events = broker.changes_for({principal for principal, _ in kinds})
+        lines: dict[Kind, bytes] = {}
+        for principal, server in kinds:
+            wants = () if server is None else broker.take_wants(server, principal)
+            event = events.get(principal)
             if event is None and not wants:
                 continue
             whole = event or Event(revision=broker.books.revision)
-            pool = broker.pool_uuids(server)
+            pool = broker.pool_uuids(server, principal)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
             known = whole.environments or whole.usage or whole.removed or whole.health
-            if not (devices or known or wants) and whole.notices is None:
+            lists = whole.notices is not None
+            if not (devices or known or wants or lists):
                 continue  # all that changed is outside its pool
-            lines[server] = encode(msgspec.structs.replace(whole, devices=devices, wants=wants))
+            lines[principal, server] = encode(
+                msgspec.structs.replace(whole, devices=devices, wants=wants)
+            )
         return lines
 
 

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Mapping
 
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.discretion import label_of
 from genv_jupyter.broker.usage import DeviceUsage
 from genv_jupyter.broker.usage_view import used_now
-from genv_jupyter.broker.views import label_of
 from genv_jupyter.devices.source import DeviceReading
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import GrantRow

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.discretion import owner_of
 from genv_jupyter.broker.views import device_grant
 from genv_jupyter.errors import NoCapacity
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -22,10 +23,10 @@ def explain(
     core: Core,
     refusal: NoCapacity,
     slots: Sequence[Slot],
-    row: EnvironmentRow | None,
+    row: EnvironmentRow,
 ) -> NoCapacity:
     """Add the holders to a refusal, and put them into its sentence."""
-    now = core.stamp()
+    now, viewer = core.stamp(), owner_of(row)
     holders: list[dict[str, object]] = []
     parts: list[str] = []
     told = 0
@@ -35,9 +36,9 @@ def explain(
         if reason is None:
             continue  # it would do, or was not asked for
         grants = [
-            device_grant(core, grant)
+            device_grant(core, grant, viewer)
             for grant in core.books.on_device.get(slot.uuid, {}).values()
-            if row is None or grant.environment != row.id
+            if grant.environment != row.id
         ]
         holders.extend({"device": slot.uuid, **msgspec.to_builtins(grant)} for grant in grants)
         if told == _NAMED:

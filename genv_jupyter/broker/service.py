@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from genv_jupyter.broker import attach, fence, kernels, leaving, release, smi, views, wants
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.discretion import label_of
 from genv_jupyter.broker.history import History
 from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.mps import Mps, needs
+from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.isolation.mps import Daemons
@@ -108,6 +110,7 @@ class Broker:
         self.housekeeper = Housekeeper(self.core)
         self.particulars = smi.Particulars()
         self.news = UsageNews(self.core)
+        self.rules = Enforcer(self.core, self.lock, self.lanes, records)
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -129,11 +132,19 @@ class Broker:
         with self.lock:
             return views.health_view(self.core)
 
-    def devices(self, server: str | None = None, *, fresh: bool = False) -> list[Device]:
+    def devices(
+        self,
+        server: str | None = None,
+        *,
+        fresh: bool = False,
+        viewer: Principal | None = None,
+    ) -> list[Device]:
         """Return all devices, or those of a server's pool; ``fresh`` reads them anew."""
         with self.lock:
             self.core.refresh(0.0 if fresh else release.FRESH)
-            return [views.device_view(self.core, uuid) for uuid in self._uuids(server)]
+            return [
+                views.device_view(self.core, uuid, viewer) for uuid in self._uuids(server, viewer)
+            ]
 
     def environments(self, principal: Principal) -> list[Environment]:
         """Return all environments."""
@@ -162,7 +173,7 @@ class Broker:
     def label_of(self, environment: str) -> tuple[str, str | None]:
         """Return the user and the name of an environment, for people."""
         row = self.books.environments.get(environment)
-        return ("", None) if row is None else (row.user, views.label_of(row))
+        return ("", None) if row is None else (row.user, label_of(row))
 
     def nvidia_smi(self, principal: Principal, environment: str, call: SmiCall) -> SmiAnswer:
         """Answer a call of nvidia-smi inside an environment."""
@@ -183,8 +194,6 @@ class Broker:
         """Return what somebody is told about their environments."""
         with self.lock:
             return self.core.board.of(principal)
-
-    # -- changing -------------------------------------------------------------------------------
 
     def dismiss(self, principal: Principal, notice: str) -> None:
         """Do not show a notice any more."""
@@ -293,42 +302,56 @@ class Broker:
             self.housekeeper.round()
             self.core.board.sweep()
 
+    def tick_rules(self) -> None:
+        """Judge the last reading and act: called once a second, beside ``tick``, as it may wait."""
+        self.rules.round()
+
     def tick_mps(self) -> None:
         """Look after MPS: called once a second, beside ``tick``, since its programs may hang."""
         self.core.mps.round(self.core, self.lock)
 
     def changes(self, principal: Principal) -> Event | None:
         """Return what has changed since the last call, as one event; ``None`` for nothing."""
+        return self.changes_for([principal]).get(principal)
+
+    def changes_for(self, principals: Iterable[Principal]) -> dict[Principal, Event]:
+        """Return what has changed since the last call, as each of these may see it."""
         with self.lock:
             books = self.books
             devices, environments = books.changed_devices, books.changed_environments
             trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
-            usage = self.news.take(principal, environments, devices)
+            health = self.health() if trouble != self._told_trouble else None
+            usage = self.news.take(environments, devices)
             noticed = self.core.board.news()
-            told = devices or environments or usage or noticed
-            if not told and trouble == self._told_trouble:
-                return None
+            if not (devices or environments or usage or noticed or health):
+                return {}
             books.changed_devices, books.changed_environments = set(), set()
             books.revision += 1
-            return Event(
-                health=self.health() if trouble != self._told_trouble else None,
-                revision=books.revision,
-                devices=tuple(
-                    views.device_view(self.core, uuid) for uuid in books.slots if uuid in devices
-                ),
-                environments=tuple(
-                    self._view(principal, books.environments[environment])
-                    for environment in environments
-                    if environment in books.environments
-                ),
-                usage=usage,
-                removed=tuple(
-                    name
-                    for name in (*environments, *devices)
-                    if name not in books.environments and name not in books.slots
-                ),
-                notices=tuple(self.core.board.of(principal)) if noticed else None,
+            removed = tuple(
+                name
+                for name in (*environments, *devices)
+                if name not in books.environments and name not in books.slots
             )
+            return {
+                principal: Event(
+                    health=health,
+                    revision=books.revision,
+                    devices=tuple(
+                        views.device_view(self.core, uuid, principal)
+                        for uuid in books.slots
+                        if uuid in devices
+                    ),
+                    environments=tuple(
+                        self._view(principal, books.environments[environment])
+                        for environment in environments
+                        if environment in books.environments
+                    ),
+                    usage=tuple(seen for row, seen in usage if may_see(row, principal)),
+                    removed=removed,
+                    notices=tuple(self.core.board.of(principal)) if noticed else None,
+                )
+                for principal in principals
+            }
 
     def snapshot(self, principal: Principal, server: str | None = None) -> Event:
         """Return everything as one event."""
@@ -336,7 +359,7 @@ class Broker:
             return Event(
                 revision=self.books.revision,
                 snapshot=True,
-                devices=tuple(self.devices(server)),
+                devices=tuple(self.devices(server, viewer=principal)),
                 environments=tuple(self.environments(principal)),
                 usage=tuple(
                     usage_view(self.core, self.books.environments[environment])
@@ -347,20 +370,21 @@ class Broker:
                 notices=tuple(self.core.board.of(principal)),
             )
 
-    def pool_uuids(self, server: str | None) -> frozenset[str]:
+    def pool_uuids(self, server: str | None, viewer: Principal | None = None) -> frozenset[str]:
         """Return the devices of a server's pool; all of them without a server."""
         with self.lock:
-            return frozenset(self._uuids(server))
+            return frozenset(self._uuids(server, viewer))
 
-    def renew_wants(self, server: str) -> None:
+    def renew_wants(self, server: str, viewer: Principal | None = None) -> None:
         """Want again what a server has not confirmed: it may never have heard of it."""
         with self.lock:
-            wants.renew(self.core, server)
+            if self._may_hear(server, viewer):
+                wants.renew(self.core, server)
 
-    def take_wants(self, server: str) -> tuple[Want, ...]:
+    def take_wants(self, server: str, viewer: Principal | None = None) -> tuple[Want, ...]:
         """Return what the broker wants of a server, once, as things are now."""
         with self.lock:
-            return wants.take(self.core, server)
+            return wants.take(self.core, server) if self._may_hear(server, viewer) else ()
 
     @property
     def fences(self) -> bool:
@@ -376,8 +400,15 @@ class Broker:
         with self.lock:
             return needs(self.core)
 
-    def _uuids(self, server: str | None) -> list[str]:
+    def _may_hear(self, server: str, viewer: Principal | None) -> bool:
+        """Say whether somebody may listen as a server: its id is a name, and no secret."""
+        row = self.books.servers.get(server)
+        return viewer is None or row is None or row.owner == viewer.key
+
+    def _uuids(self, server: str | None, viewer: Principal | None = None) -> list[str]:
         row = None if server is None else self.books.servers.get(server)
+        if server is not None and not self._may_hear(server, viewer):
+            row = None
         if row is None or row.pool is None:
             known = [device.uuid for device in self.core.inventory.devices]
             return known + [uuid for uuid in self.books.slots if uuid not in known]

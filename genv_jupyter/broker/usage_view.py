@@ -38,9 +38,9 @@ class UsageNews:
         self._next_look = float("-inf")
 
     def take(
-        self, principal: Principal, environments: Iterable[str], devices: Iterable[str]
-    ) -> tuple[EnvironmentUsage, ...]:
-        """Return the usage that differs from what was told before.
+        self, environments: Iterable[str], devices: Iterable[str]
+    ) -> list[tuple[EnvironmentRow, EnvironmentUsage]]:
+        """Return the usage that differs from what was told before, and whose it is.
 
         Looked at is that of these environments and of whoever holds a part of these devices; from
         time to time that of all, as advice also depends on how long something has lasted.
@@ -57,12 +57,12 @@ class UsageNews:
             row = books.environments.get(environment)
             if row is None:
                 self._told.pop(environment, None)
-            elif may_see(row, principal):
-                usage = usage_view(self.core, row)
-                if self._told.get(environment) != (seen := _seen(usage)):
-                    self._told[environment] = seen
-                    found.append(usage)
-        return tuple(found)
+                continue
+            usage = usage_view(self.core, row)
+            if self._told.get(environment) != (seen := _seen(usage)):
+                self._told[environment] = seen
+                found.append((row, usage))
+        return found
 
 
 def may_see(row: EnvironmentRow, principal: Principal) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from genv_jupyter import __version__
 from genv_jupyter.broker import leases, mps
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.discretion import seen
 from genv_jupyter.broker.witness import reason_of
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
@@ -48,8 +49,8 @@ def health_view(core: Core) -> BrokerHealth:
     )
 
 
-def device_view(core: Core, uuid: str) -> Device:
-    """Show one device with everything that is held on it."""
+def device_view(core: Core, uuid: str, viewer: Principal | None = None) -> Device:
+    """Show one device with everything that is held on it, as somebody may see it."""
     slot = core.books.slots[uuid]
     usage = core.usage.get(uuid)
     reading = None if usage is None else usage.reading
@@ -66,20 +67,22 @@ def device_view(core: Core, uuid: str) -> Device:
         health=slot.health,
         simulated=core.inventory.simulated,
         grants=tuple(
-            device_grant(core, grant) for grant in core.books.on_device.get(uuid, {}).values()
+            device_grant(core, grant, viewer)
+            for grant in core.books.on_device.get(uuid, {}).values()
         ),
         external_memory=None if usage is None else usage.external,
         unattributed_memory=None if usage is None else usage.unattributed,
     )
 
 
-def device_grant(core: Core, grant: GrantRow) -> DeviceGrant:
+def device_grant(core: Core, grant: GrantRow, viewer: Principal | None = None) -> DeviceGrant:
     """Show a grant as its device shows it."""
     row = core.books.environments[grant.environment]
     return DeviceGrant(
         environment=row.id,
-        user=row.user,
-        name=label_of(row),
+    shown = seen(core, row, viewer)
+        user=shown.user,
+        name=shown.name,
         memory=grant.memory,
         compute=grant.compute,
         exclusive=grant.exclusive,
@@ -119,6 +122,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
     mine = row.owner == principal.key or principal.admin
     kernel_state = pulse.state
     if row.state in ("reserved", "held") and pulse.state == "dead":
+    shown = seen(core, row, principal)
         kernel_state = "dead"  # its restart has failed; another may come
     elif row.state == "reserved":
         kernel_state = "starting"
@@ -128,14 +132,14 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
     return Environment(
         id=row.id,
         previous=row.previous,
-        user=row.user,
+        user=shown.user,
         kind=row.kind,
-        name=label_of(row),
-        path=row.path,
+        name=shown.name,
+        path=shown.path,
         server=row.server,
         kernel_state=kernel_state if row.kind == "kernel" else None,
         idle_since=pulse.idle_since,
-        request=request_of(row),
+        request=request_of(row) if shown.all else None,
         pending=None,
         grants=tuple(grant_view(core, grant) for grant in grants),
         state=_environment_state(core, row, grants),
@@ -201,13 +205,6 @@ def _total(core: Core, uuid: str) -> int | None:
 def request_of(row: EnvironmentRow) -> Request | None:
     """Return the request of an environment as it was asked."""
     return None if row.request is None else msgspec.json.decode(row.request, type=Request)
-
-
-def label_of(row: EnvironmentRow) -> str | None:
-    """Return what people call this environment: its name, or the notebook's."""
-    if row.name:
-        return row.name
-    return row.path.rsplit("/", 1)[-1] if row.path else None
 
 
 def _grant_state(core: Core, grant: GrantRow) -> GrantState:

@@ -97,7 +97,7 @@ def test_a_change_that_cannot_be_told_does_not_silence_the_next(
         told(listener)
         serving = asyncio.create_task(publisher.serve())
         with monkeypatch.context() as broken:
-            broken.setattr(desk.broker, "changes", lambda principal: 1 / 0)
+            broken.setattr(desk.broker, "changes_for", lambda principals: 1 / 0)
             publisher.nudge()
             while "could not be told" not in caplog.text:
                 await asyncio.sleep(0.01)
