@@ -78,9 +78,9 @@ def device_view(core: Core, uuid: str, viewer: Principal | None = None) -> Devic
 def device_grant(core: Core, grant: GrantRow, viewer: Principal | None = None) -> DeviceGrant:
     """Show a grant as its device shows it."""
     row = core.books.environments[grant.environment]
+    shown = seen(core, row, viewer)
     return DeviceGrant(
         environment=row.id,
-    shown = seen(core, row, viewer)
         user=shown.user,
         name=shown.name,
         memory=grant.memory,
@@ -120,9 +120,9 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
     books = core.books
     pulse = books.pulse(row.id)
     mine = row.owner == principal.key or principal.admin
+    shown = seen(core, row, principal)
     kernel_state = pulse.state
     if row.state in ("reserved", "held") and pulse.state == "dead":
-    shown = seen(core, row, principal)
         kernel_state = "dead"  # its restart has failed; another may come
     elif row.state == "reserved":
         kernel_state = "starting"
