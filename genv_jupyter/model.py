@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from genv_jupyter.leftovers import Leftover
 from genv_jupyter.notices import Notice
 from genv_jupyter.units import Time as Time
 
@@ -21,6 +22,9 @@ EnvironmentState = Literal[
     "reserved", "waiting", "granted", "active", "draining", "released", "held"
 ]
 GrantState = Literal["reserved", "granted", "draining", "contended", "lost"]
+HELD: tuple[GrantState, ...] = ("granted", "contended")
+"""States of a grant that is the environment's to use."""
+
 Applied = Literal["live", "at_restart", "pending", "unknown"]
 Strength = Literal["hard", "driver", "cooperative", "watched", "none"]
 KernelState = Literal["starting", "idle", "busy", "restarting", "dead", "unknown"]
@@ -191,8 +195,11 @@ class EnvironmentUsage(Struct, frozen=True, kw_only=True):
 class Device(Struct, frozen=True, kw_only=True):
     """A physical GPU or a MIG instance. ``index`` is for display only.
 
-    Memory in bytes, ``utilization`` in percent. ``memory_usable`` is what can be granted: the
-    total less the driver's reserve and the configured head-room.
+    Memory in bytes, utilisation in percent, temperature in degrees Celsius, power in milliwatts,
+    clocks in MHz. ``memory_usable`` is what can be granted: the total less the driver's reserve and
+    the configured head-room. ``environments_memory`` is what processes of environments use of it.
+    ``ecc_errors`` are memory errors that could not be corrected, ``xid`` the last critical error.
+    ``trouble`` is a sentence when something is wrong with the device.
     """
 
     uuid: str
@@ -209,6 +216,16 @@ class Device(Struct, frozen=True, kw_only=True):
     grants: tuple[DeviceGrant, ...]
     external_memory: int | None
     unattributed_memory: int | None
+    environments_memory: int | None = None
+    memory_utilization: int | None = None
+    temperature: int | None = None
+    power: int | None = None
+    power_limit: int | None = None
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    ecc_errors: int | None = None
+    xid: int | None = None
+    trouble: str | None = None
 
 
 class TurnPlace(Struct, frozen=True, kw_only=True):
@@ -346,8 +363,8 @@ class Event(Struct, frozen=True, kw_only=True):
     The first has ``snapshot`` true and everything; later ones carry the devices and environments
     that changed, whole, and the ids that are gone. ``usage`` is there only for the owner and
     admins, and told anew when what an environment uses, or the advice on it, has changed.
-    ``notices`` are all that stand for the owner and admins, told whole when one has changed
-    (``null``: none has).
+    ``notices`` and ``leftovers`` are all that there are for the owner and admins, told whole when
+    one has changed (``null``: none has).
     """
 
     revision: int
@@ -361,6 +378,7 @@ class Event(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] | None = None
 
 
+    leftovers: tuple[Leftover, ...] | None = None
 class DryRun(Struct, frozen=True, kw_only=True):
     """Answer of ``POST placements``: the grants that the request would get now."""
 

@@ -24,6 +24,7 @@ from genv_jupyter.api.connection import (
     unreachable,
 )
 from genv_jupyter.errors import BrokerDown, GpuError
+from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -168,6 +169,14 @@ class Client:
     def dismiss(self, notice: str) -> None:
         """Do not show a notice any more."""
         self._send("DELETE", _path("notices", notice), None, Any)
+
+    def leftovers(self) -> list[Leftover]:
+        """Return the processes that outlived kernels of the caller and still use a device."""
+        return self._get("leftovers", list[Leftover])
+
+    def end_process(self, pid: int, start: int) -> Leftover:
+        """End a leftover process, that very one and no other that has its pid now."""
+        return self._send("DELETE", _path("processes", f"{pid}-{start}"), None, Leftover)
 
     def nvidia_smi(self, environment: str, call: SmiCall) -> SmiAnswer:
         """Return what nvidia-smi says inside an environment, or is to do."""

@@ -110,6 +110,19 @@ class NoticeHandler(Verbs):
         await self.answer(lambda: self.host.broker.dismiss(self.caller, notice))
 
 
+class LeftoversHandler(Verbs):
+    async def get(self) -> None:
+        await self.answer(lambda: self.host.broker.leftovers(self.caller))
+
+
+class ProcessHandler(Verbs):
+    async def delete(self, process: str) -> None:
+        pid, start = identity(process)
+        await self.answer(
+            lambda: self.host.broker.end_process(self.caller, pid, start), 202, patient=True
+        )
+
+
 class PlacementsHandler(Verbs):
     async def post(self) -> None:
         request = self.body(Request)
@@ -170,6 +183,23 @@ class NotFoundHandler(Verbs):
         raise Unknown("There is nothing here.", hint=ROUTES_HINT)
 
 
+def identity(text: str) -> tuple[int, int]:
+    """Read the name of a process: its pid, and its start in clock ticks since boot.
+
+    Raises
+    ------
+    BadRequest
+        That is no such name.
+    """
+    pid, dash, start = text.partition("-")
+    if not (dash and pid.isascii() and pid.isdigit() and start.isascii() and start.isdigit()):
+        raise BadRequest(
+            f"{text[:32]!r} names no process.",
+            hint="Write its pid and start as `GET leftovers` has them: 4711-123456.",
+        )
+    return int(pid[:18]), int(start[:18])
+
+
 _ID = r"([^/]+)"
 ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("health", HealthHandler),
@@ -181,6 +211,8 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}/nvidia-smi", SmiHandler),
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
+    ("leftovers", LeftoversHandler),
+    (f"processes/{_ID}", ProcessHandler),
     ("notices", NoticesHandler),
     (f"notices/{_ID}", NoticeHandler),
     ("usage", UsageHandler),

@@ -71,11 +71,11 @@ def _answers(op: Operation) -> tuple[Any, ...]:
 
 def _structs() -> list[type[Struct]]:
     """Return every wire type."""
-    from genv_jupyter import model, notices, reports
+    from genv_jupyter import leftovers, model, notices, reports
 
     return [
         value
-        for value in {**vars(model), **vars(notices), **vars(reports)}.values()
+        for value in {**vars(model), **vars(leftovers), **vars(notices), **vars(reports)}.values()
         if isinstance(value, type) and issubclass(value, Struct)
     ]
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from genv_jupyter import errors
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
+from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -207,6 +208,22 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=DryRun,
         query=(Query("environment", str, "For this environment, whose grants are a credit."),),
         refusals=_ASK,
+    ),
+    Operation(
+        method="get",
+        path="/leftovers",
+        name="leftovers",
+        summary="Processes that outlived kernels of the caller and still use a device",
+        answer=list[Leftover],
+    ),
+    Operation(
+        method="delete",
+        path="/processes/{id}",
+        name="end_process",
+        summary="End a leftover process; {id} is its pid and start: 4711-123456",
+        answer=Leftover,
+        status=202,
+        refusals=(errors.BadRequest, errors.UnknownProcess),
     ),
     Operation(
         method="get",

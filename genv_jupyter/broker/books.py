@@ -37,6 +37,18 @@ class Pulse(Struct):
     idle_since: datetime | None = None
 
 
+class Former(Struct, frozen=True):
+    """What is remembered of an environment that has ended."""
+
+    owner: str
+    user: str
+    name: str | None
+
+
+MOST_FORMER = 4096
+"""Environments that are remembered after their end; the first to end make room."""
+
+
 class Books:
     """Devices, servers, environments and grants, each indexed as the verbs need them."""
 
@@ -51,6 +63,7 @@ class Books:
         self.by_pid: dict[int, str] = {}
         self.successors: dict[str, str] = {}
         self.pulses: dict[str, Pulse] = {}
+        self.former: dict[str, Former] = {}
         self.wants: dict[str, list[Want]] = {}
         # A broker counts on from no revision of an earlier one: a listener that comes back with
         # an old number must not be taken for one that has missed nothing.
@@ -158,7 +171,15 @@ class Books:
         self.tickets[row.environment] = row
         self.changed_queue = True
         self.touch(row.environment)
+    def remember(self, environment: str, former: Former) -> None:
+        """Note an environment that has ended: processes of it may be left."""
+        self.former[environment] = former
+        while len(self.former) > MOST_FORMER:
+            del self.former[next(iter(self.former))]
 
+
+        name = row.name or (row.path.rsplit("/", 1)[-1] if row.path else None)
+        self.remember(row.id, Former(row.owner, row.user, name))
     def _drop_ticket(self, row: TicketRow) -> None:
         self.tickets.pop(row.environment, None)
         self.changed_queue = True

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.contention import Contention
+from genv_jupyter.broker.leftovers import Leftovers
 from genv_jupyter.broker.meters import Meters
 from genv_jupyter.broker.mps import Mps
 from genv_jupyter.broker.noticeboard import Noticeboard
-from genv_jupyter.broker.usage import Attribution, DeviceUsage
+from genv_jupyter.broker.sensors import steadied
+from genv_jupyter.broker.usage import Attribution, DeviceUsage, join
 from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
 from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
@@ -59,6 +62,10 @@ class Core:
         Keeps what is read, where there are records.
     board
         What owners are told.
+    leftovers
+        Processes that outlived their kernels.
+    contention
+        Outsiders who came onto devices after they were granted.
     """
 
     def __init__(
@@ -80,9 +87,11 @@ class Core:
         self.steady = steady
         self.config = config
         self.mps = Mps()
-        self.attribution = Attribution(books, lambda pid: self.mps.owns(pid))
+        self.attribution = Attribution(books)
         self.meters = Meters()
         self.board = Noticeboard(books, record, clock, self.stamp)
+        self.leftovers = Leftovers(self)
+        self.contention = Contention(self)
         self.history: History | None = None
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}
@@ -94,6 +103,7 @@ class Core:
         self._last_ended = float("-inf")
         self._read_at = float("-inf")
         self._pools: dict[str | None, Pool] = {}
+        self._told: dict[str, DeviceUsage] = {}
 
     # -- who and what ---------------------------------------------------------------------------
 
@@ -224,8 +234,7 @@ class Core:
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
             self._pools.clear()
         self.inventory = inventory
-        before = self.usage
-        self.usage = self.attribution.join(inventory)
+        self.usage = join(self.attribution, inventory, lambda pid: self.mps.owns(pid))
         self.processes = {}
         for usage in self.usage.values():
             for environment, seen in usage.own.items():
@@ -233,8 +242,9 @@ class Core:
         for device in inventory.devices:
             self._fit(device)
         self._miss()
-        for uuid in self.usage.keys() | before.keys():
-            self._compare(uuid, before.get(uuid), self.usage.get(uuid))
+        for uuid in self.usage.keys() | self._told.keys():
+            self._compare(uuid, self._told.get(uuid), self.usage.get(uuid))
+        self.contention.take(self.clock() - (time.monotonic() - began))
         self._measure(began)
 
     def _measure(self, began: float) -> None:
@@ -306,8 +316,13 @@ class Core:
             self.books.changed_environments.add(grant.environment)
 
     def _compare(self, uuid: str, old: DeviceUsage | None, new: DeviceUsage | None) -> None:
-        if old == new:
+        """Note a device of which there is something to tell since it was told last."""
+        if old == (None if new is None else steadied(old, new)):
             return
+        if new is None:
+            del self._told[uuid]
+        else:
+            self._told[uuid] = new
         self.books.changed_devices.add(uuid)
         before = {} if old is None else old.own
         after = {} if new is None else new.own

@@ -143,7 +143,7 @@ class Publisher:
             pool = broker.pool_uuids(server, principal)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
             known = whole.environments or whole.usage or whole.removed or whole.health
-            lists = whole.notices is not None
+            lists = whole.notices is not None or whole.leftovers is not None
             if not (devices or known or wants or lists):
                 continue  # all that changed is outside its pool
             lines[principal, server] = encode(

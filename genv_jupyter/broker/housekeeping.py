@@ -7,6 +7,7 @@ import msgspec
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.leases import Announcer
+from genv_jupyter.broker.losses import Losses
 from genv_jupyter.broker.release import (
     end_environment,
     end_if_gone,
@@ -34,6 +35,7 @@ class Housekeeper:
         self.core = core
         self._todo: list[str] = []
         self._open: dict[str, int] = {}
+        self._losses = Losses(core)
         self._next_wants = float("-inf")
         self._leases = Announcer(core)
 
@@ -44,6 +46,7 @@ class Housekeeper:
             tie_up(core)
         self._see_cuda()
         self._drop_dead_servers()
+        self._losses.round()
         draining = {
             grant.environment
             for grants in core.books.on_device.values()

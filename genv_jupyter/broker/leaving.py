@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 
 from genv_jupyter.broker.core import Core
 from genv_jupyter.isolation.mps_control import MpsError
@@ -44,3 +45,20 @@ def leave(core: Core, lock: threading.RLock, row: EnvironmentRow) -> int:
         except MpsError as error:
             log.warning("MPS on %s: %s", device, error)
     return left
+
+
+def leave_one(core: Core, devices: Iterable[str], pid: int) -> None:
+    """Take one process off MPS on these devices; called without the lock."""
+    daemons = core.mps.daemons
+    if daemons is None:
+        return
+    for device in devices:
+        if device not in daemons.running():
+            continue
+        control = daemons.control(device)
+        try:
+            clients = control.clients()
+            if pid in clients:
+                control.terminate_client(pid, clients[pid])
+        except MpsError as error:
+            log.warning("MPS on %s: %s", device, error)

@@ -19,7 +19,6 @@ from genv_jupyter.broker.history import History
 from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.mps import Mps, needs
-from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.isolation.mps import Daemons
@@ -110,7 +109,6 @@ class Broker:
         self.housekeeper = Housekeeper(self.core)
         self.particulars = smi.Particulars()
         self.news = UsageNews(self.core)
-        self.rules = Enforcer(self.core, self.lock, self.lanes, records)
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -194,6 +192,8 @@ class Broker:
         """Return what somebody is told about their environments."""
         with self.lock:
             return self.core.board.of(principal)
+
+    # -- changing -------------------------------------------------------------------------------
 
     def dismiss(self, principal: Principal, notice: str) -> None:
         """Do not show a notice any more."""
@@ -301,10 +301,6 @@ class Broker:
             self.core.absorb(*reading)
             self.housekeeper.round()
             self.core.board.sweep()
-
-    def tick_rules(self) -> None:
-        """Judge the last reading and act: called once a second, beside ``tick``, as it may wait."""
-        self.rules.round()
 
     def tick_mps(self) -> None:
         """Look after MPS: called once a second, beside ``tick``, since its programs may hang."""

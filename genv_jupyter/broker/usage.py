@@ -5,17 +5,38 @@ What cannot be proved to belong to an environment is external: it counts, and is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from genv_jupyter.broker.books import Books
-from genv_jupyter.devices.source import DeviceReading, Inventory
-from genv_jupyter.isolation import processes
+from genv_jupyter.broker.attribution import Attribution as Attribution
+from genv_jupyter.devices.source import DeviceReading, Inventory, ProcessReading
 from genv_jupyter.model import Process
 
 UNEXPLAINED = 100 * 2**20
 """Bytes: less than a CUDA context takes. From here on what nobody visible explains may be ours."""
+
+
+class Outsider(Struct, frozen=True, kw_only=True):
+    """A process on a device that is not known to belong to any environment, past or present.
+
+    ``start`` and ``uid`` are ``None`` where it is not to be found here.
+    """
+
+    device: str
+    pid: int
+    start: int | None
+    memory: int | None
+    kind: str
+    name: str | None
+    uid: int | None
+
+
+class Remnant(Struct, frozen=True):
+    """A process on a device whose kernel is gone, and the environment that it came from."""
+
+    process: Process
+    environment: str
 
 
 class DeviceUsage(Struct):
@@ -23,7 +44,10 @@ class DeviceUsage(Struct):
 
     ``known`` says whether the driver lists processes at all; ``own`` are those of environments;
     ``servers`` is what MPS servers of ours hold, ``unseen`` what is held by processes that are
-    not to be found here: the driver may name them by the ids of another namespace.
+    not to be found here: the driver may name them by the ids of another namespace. ``outside`` are
+    the processes of no environment, and ``remnants`` those of environments that are gone, or
+    of a kernel before its restart: those are in ``own``, too. Both count as ``external`` where
+    they belong to no present environment.
     """
 
     reading: DeviceReading
@@ -34,73 +58,88 @@ class DeviceUsage(Struct):
     servers: int = 0
     unattributed: int | None = None
     unseen: int = 0
+    outside: list[Outsider] = []
+    remnants: list[Remnant] = []
 
     def used_by(self, environment: str) -> int:
         """Return the bytes that the processes of an environment are known to hold here."""
         return sum(process.memory or 0 for process in self.own.get(environment, ()))
 
+    @property
+    def environments(self) -> int | None:
+        """Bytes that all environments together are known to use."""
+        return sum(map(self.used_by, self.own)) if self.known else None
 
-class Attribution:
-    """Finds the environment of a process: by family first, else by its marker variable.
 
-    ``ours`` says whether a process is an MPS server of the broker's: no outsider.
-    """
+def join(
+    attribution: Attribution, inventory: Inventory, ours: Callable[[int], bool]
+) -> dict[str, DeviceUsage]:
+    """Attribute every process of a reading; ``ours`` are the MPS servers of the broker."""
+    attribution.begin(process.pid for device in inventory.devices for process in _listed(device))
+    return {device.uuid: _device(attribution, device, ours) for device in inventory.devices}
 
-    def __init__(self, books: Books, ours: Callable[[int], bool]) -> None:
-        self.books = books
-        self.ours = ours
 
-    def environment_of(self, pid: int) -> str | None:
-        """Return the environment that a process provably belongs to."""
-        books = self.books
-        for ancestor, start in processes.ancestors(pid):
-            found = books.by_pid.get(ancestor)
-            # Turns ask without the lock: it may be ending at this moment.
-            row = None if found is None else books.environments.get(found)
-            if row is not None and row.start == start:
-                return found
-        claimed = processes.marker(pid)
-        return claimed if claimed in books.environments else None
+def _listed(device: DeviceReading) -> Iterable[ProcessReading]:
+    return device.processes or ()
 
-    def join(self, inventory: Inventory) -> dict[str, DeviceUsage]:
-        """Attribute every process of a reading."""
-        return {device.uuid: self._device(device) for device in inventory.devices}
 
-    def _device(self, reading: DeviceReading) -> DeviceUsage:
-        usage = DeviceUsage(reading=reading, own={})
-        if reading.processes is None:
-            used = reading.memory_used
-            usage.unattributed = used
-            return usage
-        usage.known = reading.health == "ok" or reading.health == "unreliable"
-        explained = external = 0
-        for process in reading.processes:
-            memory = process.memory or 0
-            explained += memory
-            start = processes.start_of(process.pid)
-            if start is None:
-                usage.unseen += process.memory or UNEXPLAINED
-            environment = self.environment_of(process.pid)
-            if environment is None and self.ours(process.pid):
-                usage.servers += memory
-                continue
-            if environment is None:
-                external += memory
-                if process.kind == "graphics":
-                    usage.graphics += memory
-                continue
-            if start is None:
-                continue
-            usage.own.setdefault(environment, []).append(
-                Process(
-                    pid=process.pid,
-                    start=start,
-                    device=reading.uuid,
-                    memory=process.memory,
-                    name=process.name or processes.command(process.pid),
-                )
-            )
-        usage.external = external
-        if reading.memory_used is not None:
-            usage.unattributed = max(0, reading.memory_used - explained)
+def _device(
+    attribution: Attribution, reading: DeviceReading, ours: Callable[[int], bool]
+) -> DeviceUsage:
+    usage = DeviceUsage(reading=reading, own={}, outside=[], remnants=[])
+    if reading.processes is None:
+        usage.unattributed = reading.memory_used
         return usage
+    usage.known = reading.health in ("ok", "unreliable")
+    usage.external = explained = 0
+    for process in reading.processes:
+        explained += process.memory or 0
+        _process(attribution, usage, process, ours)
+    if reading.memory_used is not None:
+        usage.unattributed = max(0, reading.memory_used - explained)
+    return usage
+
+
+def _process(
+    attribution: Attribution,
+    usage: DeviceUsage,
+    process: ProcessReading,
+    ours: Callable[[int], bool],
+) -> None:
+    memory, device = process.memory or 0, usage.reading.uuid
+    start = attribution.start_of(process.pid)
+    if start is None:
+        usage.unseen += process.memory or UNEXPLAINED
+    origin = attribution.origin_of(process.pid, start)
+    seen = None
+    if origin is not None and start is not None:
+        seen = Process(
+            pid=process.pid,
+            start=start,
+            device=device,
+            memory=process.memory,
+            name=process.name or attribution.command_of(process.pid, start),
+        )
+        if origin.left:
+            usage.remnants.append(Remnant(seen, origin.environment))
+        if origin.present:
+            usage.own.setdefault(origin.environment, []).append(seen)
+            return
+    if seen is None and ours(process.pid):
+        usage.servers += memory
+        return
+    usage.external = (usage.external or 0) + memory
+    if process.kind == "graphics":
+        usage.graphics += memory
+    if seen is None:
+        usage.outside.append(
+            Outsider(
+                device=device,
+                pid=process.pid,
+                start=start,
+                memory=process.memory,
+                kind=process.kind,
+                name=process.name or attribution.command_of(process.pid, start),
+                uid=attribution.uid_of(process.pid, start),
+            )
+        )

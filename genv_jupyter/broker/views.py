@@ -12,6 +12,7 @@ from genv_jupyter import __version__
 from genv_jupyter.broker import leases, mps
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.discretion import seen
+from genv_jupyter.broker.sensors import sensors_of
 from genv_jupyter.broker.witness import reason_of
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
@@ -72,6 +73,7 @@ def device_view(core: Core, uuid: str, viewer: Principal | None = None) -> Devic
         ),
         external_memory=None if usage is None else usage.external,
         unattributed_memory=None if usage is None else usage.unattributed,
+        **sensors_of(slot, usage),
     )
 
 
@@ -208,7 +210,9 @@ def request_of(row: EnvironmentRow) -> Request | None:
 
 
 def _grant_state(core: Core, grant: GrantRow) -> GrantState:
-    return "lost" if core.books.slots[grant.device].health == "lost" else grant.state
+    if core.books.slots[grant.device].health == "lost":
+        return "lost"
+    return "contended" if core.contention.of(grant) else grant.state
 
 
 def _environment_state(

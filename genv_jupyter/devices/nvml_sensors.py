@@ -86,7 +86,7 @@ class Sensors:
         self._never: set[tuple[str, str]] = set()
         self._kept: dict[str, tuple[float, dict[str, int]]] = {}
 
-    def read(self, handle: Any, uuid: str, doubt: Doubt) -> dict[str, int]:
+    def read(self, handle: Any, uuid: str, doubt: Doubt) -> dict[str, Any]:
         """Return what this device tells, by field of ``DeviceReading``."""
         now = self._clock()
         at, seldom = self._kept.get(uuid, (float("-inf"), {}))

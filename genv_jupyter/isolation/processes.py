@@ -10,12 +10,15 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
 _GENERATIONS = 64
+_TICKS = os.sysconf("SC_CLK_TCK")
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
 class Stat(NamedTuple):
@@ -129,11 +132,7 @@ def marker(pid: int) -> str | None:
 
     Only of a process of our own uid: a marker is a claim, and others' claims count for nothing.
     """
-    try:
-        ours = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
-    except OSError:
-        return None
-    return variable(pid, MARKER) if ours else None
+    return variable(pid, MARKER) if uid_of(pid) == os.getuid() else None
 
 
 def command(pid: int) -> str | None:
@@ -142,6 +141,40 @@ def command(pid: int) -> str | None:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return None
+
+
+def uid_of(pid: int) -> int | None:
+    """Return whose process it is; ``None`` where there is none, or it is hidden from us."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
+def started_at(start: int) -> float:
+    """Turn start ticks into seconds since the epoch, as the clock is set now."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round(booted + start / _TICKS, 1)  # so that it is the same at every look
+
+
+def age(start: int) -> float:
+    """Return for how many seconds a process has run, from its start ticks."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start / _TICKS
+
+
+def cgroup(pid: int) -> str | None:
+    """Return the cgroup (version 2) of a process: ``/user.slice/…``; ``None`` for the root."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    path = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    return None if path == "/" else path
+
+
+def in_initial_namespace() -> bool:
+    """Say whether every process of the host can be seen here, by the pid that the driver says."""
+    return pid_namespace() == f"pid{_INITIAL_PID_NAMESPACE}"
 
 
 def pid_namespace() -> str:

@@ -10,7 +10,7 @@ from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import Conflict
 from genv_jupyter.isolation import inherited
 from genv_jupyter.kernel import words
-from genv_jupyter.model import Device, Environment, Grant, Request
+from genv_jupyter.model import HELD, Device, Environment, Grant, Request
 from genv_jupyter.slots import Slot, memory_on, resolve
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def covered(grants: Sequence[Grant], demand: Demand, devices: Sequence[Device]) 
         for device in devices
     ]
     named = resolve(demand.devices, slots) if demand.devices else slots
-    held = {grant.device: grant for grant in grants if grant.state == "granted"}
+    held = {grant.device: grant for grant in grants if grant.state in HELD}
     enough = [slot for slot in named if slot.uuid in held and _does(held[slot.uuid], slot, demand)]
     return len(enough) >= demand.count
 

@@ -12,7 +12,7 @@ from genv_jupyter.errors import BadRequest, Conflict
 from genv_jupyter.kernel.session import Session
 from genv_jupyter.kernel.turn import held
 from genv_jupyter.kernel.turn_view import Line
-from genv_jupyter.model import Environment
+from genv_jupyter.model import HELD, Environment
 
 _AWAIT = "A cell that awaits cannot be run by %%gpu turn."
 
@@ -84,7 +84,7 @@ class Cell:
 def run(session: Session, environment: Environment | None, body: str, timeout: int | None) -> None:
     """Run a cell in the turn of an environment."""
     cell = Cell(session.shell, body)
-    if environment is None or not any(it.state == "granted" for it in environment.grants):
+    if environment is None or not any(it.state in HELD for it in environment.grants):
         print(
             "GPU: nothing is attached here, so there is no turn to wait for.",
             file=sys.stderr,

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import BrokerHealth, Device, Environment, EnvironmentUsage, Event
 from genv_jupyter.notices import Notice
 
@@ -34,6 +35,7 @@ class Hub:
         self._usage: dict[str, EnvironmentUsage] = {}
         self._health: BrokerHealth | None = None
         self._notices: tuple[Notice, ...] = ()
+        self._leftovers: tuple[Leftover, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -87,8 +89,11 @@ class Hub:
         self._health = event.health or self._health
         if event.notices is not None:
             self._notices = event.notices
+        if event.leftovers is not None:
+            self._leftovers = event.leftovers
         told = event.devices or event.environments or event.usage or event.removed
-        if not (event.snapshot or told or event.health) and event.notices is None:
+        lists = event.notices is not None or event.leftovers is not None
+        if not (event.snapshot or told or event.health or lists):
             return
         text = _text(msgspec.structs.replace(event, wants=()))
         for listener in list(self._listeners):
@@ -103,6 +108,7 @@ class Hub:
             usage=tuple(self._usage.values()),
             health=self._health,
             notices=self._notices,
+            leftovers=self._leftovers,
         )
 
 

@@ -250,6 +250,18 @@ class NoticeHandler(Door):
         await self.relay("DELETE", f"notices/{quote(notice, safe='')}")
 
 
+class LeftoversHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        await self.relay("GET", "leftovers")
+
+
+class ProcessHandler(Door):
+    @allowed("write")
+    async def delete(self, process: str) -> None:
+        await self.relay("DELETE", f"processes/{quote(process, safe='')}")
+
+
 class PlacementsHandler(Door):
     @allowed("read")
     async def post(self) -> None:
@@ -343,6 +355,8 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}environments/{_ID}", EnvironmentHandler),
     (f"{_BASE}environments/{_ID}/restart", RestartHandler),
     (f"{_BASE}placements", PlacementsHandler),
+    (f"{_BASE}leftovers", LeftoversHandler),
+    (f"{_BASE}processes/{_ID}", ProcessHandler),
     (f"{_BASE}notices", NoticesHandler),
     (f"{_BASE}notices/{_ID}", NoticeHandler),
     (f"{_BASE}usage", UsageHandler),

@@ -27,6 +27,8 @@ VERBS = [
     ("DELETE", f"environments/{KERNEL}", "write"),
     ("POST", f"environments/{KERNEL}/restart", "write"),
     ("POST", "placements", "read"),
+    ("GET", "leftovers", "read"),
+    ("DELETE", "processes/1-1", "write"),
     ("GET", "notices", "read"),
     ("DELETE", f"notices/{KERNEL}", "write"),
     ("GET", "usage", "read"),

@@ -161,6 +161,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/leftovers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Processes that outlived kernels of the caller and still use a device */
+        get: operations["leftovers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/processes/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** End a leftover process; {id} is its pid and start: 4711-123456 */
+        delete: operations["end_process"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/notices": {
         parameters: {
             query?: never;
@@ -326,8 +360,11 @@ export interface components {
          * Device
          * @description A physical GPU or a MIG instance. `index` is for display only.
          *
-         *     Memory in bytes, `utilization` in percent. `memory_usable` is what can be granted: the
-         *     total less the driver's reserve and the configured head-room.
+         *     Memory in bytes, utilisation in percent, temperature in degrees Celsius, power in milliwatts,
+         *     clocks in MHz. `memory_usable` is what can be granted: the total less the driver's reserve and
+         *     the configured head-room. `environments_memory` is what processes of environments use of it.
+         *     `ecc_errors` are memory errors that could not be corrected, `xid` the last critical error.
+         *     `trouble` is a sentence when something is wrong with the device.
          */
         Device: {
             uuid: string;
@@ -619,6 +656,43 @@ export interface components {
             grants: components["schemas"]["Grant"][];
         };
         /**
+         * Leftover
+         * @description A process whose kernel (or command) is gone, and that still uses a device.
+         *
+         *     `DELETE processes/{pid}-{start}` ends it. `start` is in clock ticks since boot, and tells
+         *     it from any other process that may come to have its pid. `environment` is the id of the
+         *     environment that it came from, and `name` what that was called, if it is still known.
+         *     `after` says whether that has `ended`, or only its kernel was `restarted`. `started` is
+         *     when the process was, `left` since when it is a leftover, `until` when it is ended by
+         *     itself. `ending` is one that has been told to end.
+         */
+        Leftover: {
+            pid: number;
+            start: number;
+            command: string | null;
+            environment: string;
+            name: string | null;
+            user: string;
+            /** @enum {unknown} */
+            after: "ended" | "restarted";
+            uses: components["schemas"]["LeftoverUse"][];
+            /** Format: date-time */
+            started: string;
+            /** Format: date-time */
+            left: string;
+            until: string | null;
+            /** @enum {unknown} */
+            state: "ending" | "running";
+        };
+        /**
+         * LeftoverUse
+         * @description What a leftover process holds on one device; memory in bytes.
+         */
+        LeftoverUse: {
+            device: string;
+            memory: number | null;
+        };
+        /**
          * Notice
          * @description What the owner of an environment is told, and what they can do about it.
          *
@@ -879,8 +953,8 @@ export interface components {
          *     The first has `snapshot` true and everything; later ones carry the devices and environments
          *     that changed, whole, and the ids that are gone. `usage` is there only for the owner and
          *     admins, and told anew when what an environment uses, or the advice on it, has changed.
-         *     `notices` are all that stand for the owner and admins, told whole when one has changed
-         *     (`null`: none has).
+         *     `notices` and `leftovers` are all that there are for the owner and admins, told whole when
+         *     one has changed (`null`: none has).
          */
         Event: {
             revision: number;
@@ -2184,6 +2258,156 @@ export interface operations {
             };
             /** @description `driver_timeout`: The driver did not answer in time. */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    leftovers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Processes that outlived kernels of the caller and still use a device */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Leftover"][];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    end_process: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description End a leftover process; {id} is its pid and start: 4711-123456 */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Leftover"];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_process`: No such process, or another one has its pid now. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,0 +1,278 @@
+"""What kernels have left behind on devices: shown to its owner, and ended when that is wanted.
+
+A process is ended only when it is proved to come from an environment of ours that is gone (or from
+before its kernel's restart), only by whoever owned that, and only as the process it was when that
+was proved: pid and start ticks are compared once more with a descriptor in hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from traitlets import Enum
+from traitlets.config import Configurable
+
+from genv_jupyter.broker.attribution import Identity
+from genv_jupyter.broker.books import Former
+from genv_jupyter.broker.traits import Seconds
+from genv_jupyter.errors import GpuError, UnknownProcess
+from genv_jupyter.isolation import processes
+from genv_jupyter.ledger import former
+from genv_jupyter.ledger.records import RecordsLedger
+from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.leftovers import Leftover, LeftoverUse
+from genv_jupyter.model import Principal, Process
+from genv_jupyter.units import format_memory
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.core import Core
+
+log = logging.getLogger(__name__)
+
+HOW_TO_END = "End them in the sidebar, or with `jupyter gpu leftovers --end`."
+
+
+class LeftoverSettings(Configurable):
+    """What is done about processes that outlive their kernel and hold a GPU."""
+
+    action = Enum(
+        ["warn", "end"],
+        "warn",
+        help="What is done about processes that outlive their kernel and still use a GPU: their "
+        "owner is told ('warn'), or they are ended after `grace` ('end').",
+    ).tag(config=True)
+    grace = Seconds(
+        60.0,
+        help="For how long such a process may go on before it is ended by itself: seconds, or 2m.",
+    )
+    patience = Seconds(
+        5.0,
+        help="For how long a process that was asked to end (SIGTERM) may take before it is killed "
+        "(SIGKILL): seconds.",
+    )
+
+
+class Entry(Struct):
+    """A leftover process as the last reading saw it.
+
+    ``since`` is when it was first seen as one, and ``asked`` when it was told to end, in steady
+    seconds; ``killed`` says that it did not.
+    """
+
+    environment: str
+    former: Former
+    after: Literal["ended", "restarted"]
+    uses: list[Process]
+    since: float
+    asked: float | None = None
+    killed: bool = False
+
+
+class Leftovers:
+    """Knows the leftover processes of a broker. Used with the broker's lock held."""
+
+    def __init__(self, core: Core, settings: LeftoverSettings | None = None) -> None:
+        self.core = core
+        self.settings = settings or LeftoverSettings()
+        self._entries: dict[Identity, Entry] = {}
+        self._told: tuple[object, ...] = ()
+        self._owners: set[str] = set()
+
+    # -- once a second --------------------------------------------------------------------------
+
+    def round(self) -> None:
+        """Take in what the last reading saw, tell owners, and go on with what is being ended."""
+        self._take_in()
+        for who, entry in self._entries.items():
+            self._go_on(who, entry)
+        self._tell()
+
+    def news(self) -> bool:
+        """Say whether the list has changed since this was last asked."""
+        now = tuple(
+            (who, it.environment, it.after, it.asked is not None, tuple(it.uses))
+            for who, it in self._entries.items()
+        )
+        before, self._told = self._told, now
+        return now != before
+
+    # -- for the doors --------------------------------------------------------------------------
+
+    def of(self, principal: Principal) -> list[Leftover]:
+        """Return the leftovers of somebody, the longest left first."""
+        mine = (
+            (who, it)
+            for who, it in self._entries.items()
+            if it.former.owner == principal.key or principal.admin
+        )
+        return [self._view(who, it) for who, it in sorted(mine, key=lambda item: item[1].since)]
+
+    def end(self, principal: Principal, pid: int, start: int) -> Leftover:
+        """Have a leftover process end; again is nothing.
+
+        Raises
+        ------
+        UnknownProcess
+            It is no leftover of the caller's: it has ended, has a living kernel, or was never ours.
+        """
+        entry = self._mine(principal, pid, start)
+        if entry.asked is None:
+            self._ask(pid, start, entry, f"{principal.name} asked for it")
+        return self._view((pid, start), entry)
+
+    def devices_of(self, principal: Principal, pid: int, start: int) -> tuple[str, ...]:
+        """Return the devices that a leftover of somebody uses.
+
+        Raises
+        ------
+        UnknownProcess
+            As ``end``.
+        """
+        return tuple(use.device for use in self._mine(principal, pid, start).uses)
+
+    def _mine(self, principal: Principal, pid: int, start: int) -> Entry:
+        entry = self._entries.get((pid, start))
+        if entry is None or not (entry.former.owner == principal.key or principal.admin):
+            raise UnknownProcess(
+                f"Process {pid} is no leftover of a kernel of yours, or it has just ended.",
+                hint="`jupyter gpu leftovers` lists those there are.",
+            )
+        return entry
+
+    # -- ours -----------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        found: dict[Identity, list[tuple[str, Process]]] = {}
+        for usage in self.core.usage.values():
+            for remnant in usage.remnants:
+                who = remnant.process.pid, remnant.process.start
+                found.setdefault(who, []).append((remnant.environment, remnant.process))
+        before, self._entries = self._entries, {}
+        for who, seen in found.items():
+            environment, uses = seen[0][0], [process for _, process in seen]
+            old = before.get(who)
+            if old is not None:
+                old.uses = uses
+                self._entries[who] = old
+            elif (entry := self._entry(environment, uses)) is not None:
+                self._entries[who] = entry
+
+    def _entry(self, environment: str, uses: list[Process]) -> Entry | None:
+        now = self.core.steady()
+        books = self.core.books
+        row = books.environments.get(environment)
+        if row is not None:
+            name = row.name or (row.path.rsplit("/", 1)[-1] if row.path else None)
+            before = Former(row.owner, row.user, name)
+            return Entry(environment, before, "restarted", uses, now)
+        known = books.former.get(environment)
+        if known is None:
+            return None
+        return Entry(environment, known, "ended", uses, now)
+
+    def _go_on(self, who: Identity, entry: Entry) -> None:
+        now = self.core.steady()
+        if entry.asked is not None:
+            if not entry.killed and now - entry.asked >= self.settings.patience:
+                entry.killed = True
+                processes.send(*who, signal.SIGKILL)
+        elif self.settings.action == "end" and now - entry.since >= self.settings.grace:
+            self._ask(*who, entry, "it outlived its kernel for too long")
+
+    def _ask(self, pid: int, start: int, entry: Entry, reason: str) -> None:
+        entry.asked = self.core.steady()
+        command = entry.uses[0].name or "a process"
+        self.core.record(
+            "LeftoverEnded",
+            self._row(entry),
+            device=entry.uses[0].device,
+            memory=entry.uses[0].memory,
+            reason=f"process {pid} ({command}): {reason}",
+        )
+        log.info("ending process %d (%s), left of %s: %s", pid, command, entry.environment, reason)
+        processes.send(pid, start, signal.SIGTERM)
+
+    def _tell(self) -> None:
+        """Keep one notice for each owner."""
+        board = self.core.board
+        owners: dict[str, list[Entry]] = {}
+        for entry in self._entries.values():
+            owners.setdefault(entry.former.owner, []).append(entry)
+        for owner in self._owners - owners.keys():
+            board.withdraw(EnvironmentRow.nobody(owner), "leftover")
+        for owner, entries in owners.items():
+            row = EnvironmentRow.nobody(owner)
+            message, hint, until = self._words(entries)
+            pids = sorted(use.pid for entry in entries for use in entry.uses)
+            board.tell(row, "leftover", message, hint=hint, until=until, topic=str(pids))
+        self._owners = set(owners)
+
+    def _words(self, entries: list[Entry]) -> tuple[str, str, float | None]:
+        """Return what the owner of leftovers is told, how to end them, and when that is done."""
+        count = len(entries)
+        uses = [use for entry in entries for use in entry.uses]
+        slots = self.core.books.slots
+        where = sorted({slots[u.device].label if u.device in slots else u.device for u in uses})
+        names = sorted({entry.former.name for entry in entries if entry.former.name})
+        of = f" of {', '.join(names)}" if names else ""
+        known = [use.memory for use in uses if use.memory is not None]
+        much = f" {format_memory(sum(known))}" if known else ""
+        what = "A process" if count == 1 else f"{count} processes"
+        gone = "outlived its kernel and holds" if count == 1 else "outlived their kernels and hold"
+        message = f"{what}{of} {gone}{much} on {' and '.join(where)}."
+        if self.settings.action != "end":
+            return message, HOW_TO_END, None
+        first = min(entry.since for entry in entries) + self.settings.grace
+        until = self.core.clock() + max(0.0, first - self.core.steady())
+        return f"{message} It will be ended.", HOW_TO_END, until
+
+    def _row(self, entry: Entry) -> EnvironmentRow:
+        row = self.core.books.environments.get(entry.environment)
+        return EnvironmentRow.nobody(entry.former.owner) if row is None else row
+
+    def _view(self, who: Identity, entry: Entry) -> Leftover:
+        core = self.core
+        now = core.steady()
+        until = None
+        if self.settings.action == "end" and entry.asked is None:
+            until = core.stamp(core.clock() + entry.since + self.settings.grace - now)
+        return Leftover(
+            pid=who[0],
+            start=who[1],
+            command=entry.uses[0].name,
+            environment=entry.environment,
+            name=entry.former.name,
+            user=entry.former.user,
+            after=entry.after,
+            uses=tuple(LeftoverUse(device=u.device, memory=u.memory) for u in entry.uses),
+            started=core.stamp(processes.started_at(who[1])),
+            left=core.stamp(core.clock() - (now - entry.since)),
+            until=until,
+            state="running" if entry.asked is None else "ending",
+        )
+
+
+def recall(core: Core, lock: threading.RLock, records: RecordsLedger | None) -> None:
+    """Look up the environments that markers name and that this broker has not known.
+
+    Called without the lock: the records may be on a disk that hangs.
+    """
+    with lock:
+        strange, core.attribution.strange = core.attribution.strange, set()
+    if not strange or records is None:
+        return
+    for environment in strange:
+        try:
+            found = records.run(partial(former.whose, environment=environment))
+        except GpuError as error:
+            log.warning("whose %s was is not known: %s", environment, error)
+            continue
+        if found is not None:
+            with lock:
+                core.books.remember(environment, Former(*found))
+                core.attribution.look_again()
