@@ -376,9 +376,9 @@ class Event(Struct, frozen=True, kw_only=True):
     wants: tuple[Want, ...] = ()
     health: BrokerHealth | None = None
     notices: tuple[Notice, ...] | None = None
-
-
     leftovers: tuple[Leftover, ...] | None = None
+
+
 class DryRun(Struct, frozen=True, kw_only=True):
     """Answer of ``POST placements``: the grants that the request would get now."""
 

@@ -157,7 +157,15 @@ class Books:
         self.environments[row.id] = row
         self.touch(row.id)
 
+    def remember(self, environment: str, former: Former) -> None:
+        """Note an environment that has ended: processes of it may be left."""
+        self.former[environment] = former
+        while len(self.former) > MOST_FORMER:
+            del self.former[next(iter(self.former))]
+
     def _drop_environment(self, row: EnvironmentRow) -> None:
+        name = row.name or (row.path.rsplit("/", 1)[-1] if row.path else None)
+        self.remember(row.id, Former(row.owner, row.user, name))
         self.environments.pop(row.id, None)
         self.pulses.pop(row.id, None)
         self.successors.pop(row.id, None)
@@ -171,15 +179,7 @@ class Books:
         self.tickets[row.environment] = row
         self.changed_queue = True
         self.touch(row.environment)
-    def remember(self, environment: str, former: Former) -> None:
-        """Note an environment that has ended: processes of it may be left."""
-        self.former[environment] = former
-        while len(self.former) > MOST_FORMER:
-            del self.former[next(iter(self.former))]
 
-
-        name = row.name or (row.path.rsplit("/", 1)[-1] if row.path else None)
-        self.remember(row.id, Former(row.owner, row.user, name))
     def _drop_ticket(self, row: TicketRow) -> None:
         self.tickets.pop(row.environment, None)
         self.changed_queue = True

@@ -18,6 +18,7 @@ from genv_jupyter.broker.discretion import label_of
 from genv_jupyter.broker.history import History
 from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
+from genv_jupyter.broker.leftovers import recall
 from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
@@ -27,6 +28,7 @@ from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import Record, RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
     BrokerHealth,
     Cuda,
@@ -193,6 +195,11 @@ class Broker:
         with self.lock:
             return self.core.board.of(principal)
 
+    def leftovers(self, principal: Principal) -> list[Leftover]:
+        """Return what kernels of somebody have left behind on devices."""
+        with self.lock:
+            return self.core.leftovers.of(principal)
+
     # -- changing -------------------------------------------------------------------------------
 
     def dismiss(self, principal: Principal, notice: str) -> None:
@@ -265,6 +272,14 @@ class Broker:
         with self.lock:
             return self._view(principal, self.core.environment(principal, environment))
 
+    def end_process(self, principal: Principal, pid: int, start: int) -> Leftover:
+        """Have a process end that a kernel of the caller has left behind."""
+        with self.lock:
+            devices = self.core.leftovers.devices_of(principal, pid, start)
+        leaving.leave_one(self.core, devices, pid)  # programs: without the lock
+        with self.lock:
+            return self.core.leftovers.end(principal, pid, start)
+
     # -- what servers tell ----------------------------------------------------------------------
 
     def put_server(self, principal: Principal, server: str, report: ServerReport) -> None:
@@ -296,10 +311,12 @@ class Broker:
 
     def tick(self) -> None:
         """Read the devices and look after the environments: called once a second."""
+        recall(self.core, self.lock, self.records)
         reading = self.core.read()  # outside the lock: a hanging driver stalls nobody
         with self.lock:
             self.core.absorb(*reading)
             self.housekeeper.round()
+            self.core.leftovers.round()
             self.core.board.sweep()
 
     def tick_mps(self) -> None:
@@ -319,7 +336,8 @@ class Broker:
             health = self.health() if trouble != self._told_trouble else None
             usage = self.news.take(environments, devices)
             noticed = self.core.board.news()
-            if not (devices or environments or usage or noticed or health):
+            left = self.core.leftovers.news()
+            if not (devices or environments or usage or noticed or left or health):
                 return {}
             books.changed_devices, books.changed_environments = set(), set()
             books.revision += 1
@@ -345,6 +363,7 @@ class Broker:
                     usage=tuple(seen for row, seen in usage if may_see(row, principal)),
                     removed=removed,
                     notices=tuple(self.core.board.of(principal)) if noticed else None,
+                    leftovers=tuple(self.core.leftovers.of(principal)) if left else None,
                 )
                 for principal in principals
             }
@@ -364,6 +383,7 @@ class Broker:
                 ),
                 health=self.health(),
                 notices=tuple(self.core.board.of(principal)),
+                leftovers=tuple(self.core.leftovers.of(principal)),
             )
 
     def pool_uuids(self, server: str | None, viewer: Principal | None = None) -> frozenset[str]:
