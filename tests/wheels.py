@@ -15,9 +15,13 @@ SECONDS = 240
 
 
 def unpacked(
-    name: str, requirement: str, prepare: Callable[[Path], object] = lambda _: None
+    name: str,
+    requirement: str,
+    prepare: Callable[[Path], object] = lambda _: None,
+    *,
+    whole: bool = False,
 ) -> Path:
-    """Return the folder of a wheel, without what it depends on; skip the test if it cannot be had.
+    """Return the folder of a wheel; skip the test if it cannot be had.
 
     What was fetched once is kept in ``$XDG_CACHE_HOME/genv-jupyter-tests``.
 
@@ -29,14 +33,17 @@ def unpacked(
         As pip takes it.
     prepare
         Called once, with the folder of the unpacked wheel.
+    whole
+        Whether what it depends on is there too.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "genv-jupyter-tests")
     folder = cache / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}"
     if folder.is_dir():
         return folder
     fetching = cache / f"{folder.name}.{os.getpid()}"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile"]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]
     command += ["--no-cache-dir", "--only-binary=:all:", "--target", str(fetching), requirement]
+    command += [] if whole else ["--no-deps"]
     try:
         run(command, SECONDS)
         prepare(fetching)
