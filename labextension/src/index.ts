@@ -1,5 +1,6 @@
 import { commands } from './plugins/commands';
 import { gpu } from './plugins/gpu';
+import { history } from './plugins/history';
 import { notifications } from './plugins/notifications';
 import { restarts } from './plugins/restarts';
 import { sidebar } from './plugins/sidebar';
@@ -14,5 +15,6 @@ export default [
   statusbar,
   commands,
   restarts,
-  notifications
+  notifications,
+  history
 ];

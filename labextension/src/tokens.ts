@@ -1,3 +1,4 @@
+import type { CommandRegistry } from '@lumino/commands';
 import { Token } from '@lumino/coreutils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { GpuActions } from './actions';
@@ -14,6 +15,7 @@ import type { GpuStore } from './store';
 export interface IGpu {
   readonly store: GpuStore;
   readonly client: GpuClient;
+  readonly commands: CommandRegistry;
   readonly actions: GpuActions;
   readonly current: CurrentNotebook;
   readonly notebooks: Notebooks;
@@ -39,4 +41,5 @@ export namespace CommandIDs {
   export const release = 'genv-jupyter:release';
   export const restart = 'genv-jupyter:restart';
   export const show = 'genv-jupyter:show';
+  export const history = 'genv-jupyter:history';
 }

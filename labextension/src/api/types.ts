@@ -19,6 +19,7 @@ export type IGrantUsage = Schemas['GrantUsage'];
 export type IHealth = Schemas['BrokerHealth'];
 export type ILimit = Schemas['Limit'];
 export type INotice = Schemas['Notice'];
+export type IPastEvent = Schemas['PastEvent'];
 export type IPatch = Schemas['EnvironmentPatch'];
 export type IRequest = Schemas['Request'];
 export type IUsage = Schemas['EnvironmentUsage'];

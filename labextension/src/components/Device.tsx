@@ -7,6 +7,7 @@ import { formatMemory } from '../units';
 import { deviceLabel, deviceState, freeMemory } from '../view';
 import { DeviceBar } from './DeviceBar';
 import { Fold } from './Heading';
+import { HistoryLink } from './HistoryLink';
 import { Holder } from './Holder';
 import { Sparkline } from './Sparkline';
 
@@ -43,12 +44,15 @@ export const Device = React.memo(function Device(
             {deviceLabel(device, trans)}
           </Fold>
         </span>
-        <span
+        <HistoryLink
+          kind="device"
+          id={device.uuid}
+          name={deviceLabel(device, trans)}
           className="jp-Genv-deviceName"
           title={`${device.name ?? ''}\n${device.uuid}`}
         >
-          {device.name}
-        </span>
+          {device.name ?? trans.__('History')}
+        </HistoryLink>
         <span className="jp-Genv-free">{room(device, trans)}</span>
       </div>
       <DeviceBar device={device} owners={owners} trans={trans} />

@@ -4,6 +4,7 @@ import type { IEnvironment } from '../api/types';
 import { nameOf, type IRow } from '../listing';
 import { formatAge, formatClock, formatMemory, formatPart } from '../units';
 import { levelOf } from '../usage';
+import { HistoryLink } from './HistoryLink';
 
 /** What can be done with any environment from the list. */
 export interface IRowActions {
@@ -57,7 +58,19 @@ export const EnvironmentRow = React.memo(function EnvironmentRow(
         </span>
       )}
       <span className="jp-Genv-amount" data-level={levelOf(used, cap)}>
-        {held(row, trans)}
+        {mine ? (
+          <HistoryLink
+            kind="environment"
+            id={environment.id}
+            name={name}
+            title={trans.__('History of %1', name)}
+            trans={trans}
+          >
+            {held(row, trans)}
+          </HistoryLink>
+        ) : (
+          held(row, trans)
+        )}
       </span>
       <span className="jp-Genv-holderWho">{details(props)}</span>
       {mine &&

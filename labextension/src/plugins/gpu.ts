@@ -82,6 +82,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
     return {
       store,
       client,
+      commands: app.commands,
       actions,
       current,
       notebooks,

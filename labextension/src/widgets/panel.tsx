@@ -5,6 +5,7 @@ import React from 'react';
 import { Panel } from '../components/Panel';
 import type { IRowActions } from '../components/EnvironmentRow';
 import type { INotebookActions } from '../components/ThisNotebook';
+import { followLink } from '../history/link';
 import { gpuIcon } from '../icons';
 import type { IGpu } from '../tokens';
 
@@ -17,6 +18,9 @@ export class GpuPanel extends ReactWidget {
     this.id = 'genv-jupyter-panel';
     this.addClass('jp-Genv');
     this.node.tabIndex = -1;
+    this.node.addEventListener('click', event =>
+      followLink(event, gpu.commands)
+    );
     this.title.icon = gpuIcon;
     this.title.caption = gpu.trans.__('GPUs');
     gpu.store.changed.connect(this.refresh, this);
