@@ -3,10 +3,12 @@ import { ServerConnection } from '@jupyterlab/services';
 import type {
   IDevice,
   IDeviceHistory,
+  IDryRun,
   IEnvironment,
   IEnvironmentHistory,
   IEvent,
   IHealth,
+  ILeftover,
   INotice,
   IPatch,
   IRequest,
@@ -22,7 +24,8 @@ export class ApiError extends Error {
     readonly status: number,
     readonly code: string,
     message: string,
-    readonly hint: string
+    readonly hint: string,
+    readonly details: Readonly<Record<string, unknown>> = {}
   ) {
     super(message);
   }
@@ -46,6 +49,14 @@ export class GpuClient {
     return this.call('PUT', ['environments', id], { body: request, query });
   }
 
+  /** What a request of an environment would get now. */
+  place(environment: string, request: IRequest): Promise<IDryRun> {
+    return this.call('POST', ['placements'], {
+      body: request,
+      query: { environment }
+    });
+  }
+
   detach(id: string): Promise<IEnvironment> {
     return this.call('DELETE', ['environments', id]);
   }
@@ -58,6 +69,12 @@ export class GpuClient {
   /** Change a name or a duration, or have the idle countdown start anew. */
   patch(id: string, body: IPatch): Promise<IEnvironment> {
     return this.call('PATCH', ['environments', id], { body });
+  }
+
+  /** End a process that is left of a kernel or command. */
+  end(leftover: ILeftover): Promise<unknown> {
+    const { pid, start } = leftover;
+    return this.call('DELETE', ['processes', `${pid}-${start}`]);
   }
 
   /** Do not show a notice any more. */
@@ -94,12 +111,14 @@ export class GpuClient {
 
   /** What a stream of events begins with, where there can be none. */
   async snapshot(): Promise<IEvent> {
-    const [health, devices, environments, notices] = await Promise.all([
-      this.health(),
-      this.call<IDevice[]>('GET', ['devices']),
-      this.call<IEnvironment[]>('GET', ['environments']),
-      this.call<INotice[]>('GET', ['notices'])
-    ]);
+    const [health, devices, environments, notices, leftovers] =
+      await Promise.all([
+        this.health(),
+        this.call<IDevice[]>('GET', ['devices']),
+        this.call<IEnvironment[]>('GET', ['environments']),
+        this.call<INotice[]>('GET', ['notices']),
+        this.call<ILeftover[]>('GET', ['leftovers'])
+      ]);
     // Processes are told of one's own environments only, and so is usage.
     const seen = environments.filter(it => it.processes && it.grants.length);
     const usage = await Promise.all(
@@ -118,7 +137,8 @@ export class GpuClient {
       removed: [],
       wants: [],
       health,
-      notices
+      notices,
+      leftovers
     };
   }
 
@@ -181,5 +201,12 @@ function refusal(status: number, data: unknown): ApiError {
   const body = (data ?? {}) as Record<string, unknown>;
   const said = (key: string) =>
     typeof body[key] === 'string' ? String(body[key]) : '';
-  return new ApiError(status, said('code'), said('message'), said('hint'));
+  const details = (body['details'] ?? {}) as Record<string, unknown>;
+  return new ApiError(
+    status,
+    said('code'),
+    said('message'),
+    said('hint'),
+    details
+  );
 }
