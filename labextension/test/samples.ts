@@ -29,6 +29,16 @@ export function device(changes: Partial<IDevice> = {}): IDevice {
     grants: [],
     external_memory: 0,
     unattributed_memory: 0,
+    environments_memory: 0,
+    memory_utilization: null,
+    temperature: null,
+    power: null,
+    power_limit: null,
+    sm_clock: null,
+    memory_clock: null,
+    ecc_errors: null,
+    xid: null,
+    trouble: null,
     ...changes
   };
 }
@@ -128,6 +138,7 @@ export function event(changes: Partial<IEvent> = {}): IEvent {
     wants: [],
     health: null,
     notices: null,
+    leftovers: null,
     ...changes
   };
 }

@@ -9,6 +9,7 @@ import { DeviceBar } from './DeviceBar';
 import { Fold } from './Heading';
 import { HistoryLink } from './HistoryLink';
 import { Holder } from './Holder';
+import { Prose } from './Prose';
 import { Sparkline } from './Sparkline';
 
 /** Whose things are the reader's. */
@@ -50,6 +51,7 @@ export const Device = React.memo(function Device(
           name={deviceLabel(device, trans)}
           className="jp-Genv-deviceName"
           title={`${device.name ?? ''}\n${device.uuid}`}
+          trans={trans}
         >
           {device.name ?? trans.__('History')}
         </HistoryLink>
@@ -107,8 +109,12 @@ function Trouble(props: {
       'The driver does not answer: this is the last that is known.'
     )
   };
-  const word = words[device.health];
-  return word ? <p className="jp-Genv-trouble">{word}</p> : null;
+  const word = device.trouble ?? words[device.health];
+  return word ? (
+    <p className="jp-Genv-trouble">
+      <Prose text={word} />
+    </p>
+  ) : null;
 }
 
 function Outsiders(props: {
