@@ -3,7 +3,8 @@
 Order of candidates for a shared request: the device this environment is on already, then one that
 the same owner shares, then the fullest on which it fits, then an empty one (and, last, an empty
 one that outsiders use), so that whole devices stay whole. For whole devices: the environment's
-own, then the lowest index. Several devices are given all or none.
+own, then the lowest index. A device whose readings cannot be relied on comes after all others.
+Several devices are given all or none.
 """
 
 from __future__ import annotations
@@ -119,7 +120,12 @@ def _choose_whole(
         if others or slot.health == "lost" or outsiders(slot, policy):
             continue
         (free if held is None else mine).append(slot)
+    free.sort(key=_doubtful)  # stable: by index among those of one kind
     return (mine + free)[: demand.count]
+
+
+def _doubtful(slot: Slot) -> bool:
+    return slot.health != "ok"
 
 
 def _choose_shared(
@@ -176,7 +182,9 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
         left = capacity - slot.granted - slot.external
         if left < need:
             continue
-        if owner in slot.owners:
+        if slot.health != "ok":
+            rank = 5
+        elif owner in slot.owners:
             rank = 1
         elif slot.shared:
             rank = 2

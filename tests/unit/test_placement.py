@@ -490,3 +490,20 @@ def test_what_is_held_satisfies_only_where_it_may_be_used() -> None:
     assert not satisfied(half, ask(fraction=0.5), slots)
     with pytest.raises(UnknownDevice):
         satisfied(half, ask(devices=("9",)), slots)
+
+
+@pytest.mark.parametrize("health", ["unreliable", "unknown"])
+@pytest.mark.parametrize("wanted", [{"gpus": 1}, {"fraction": 0.25}])
+def test_device_that_is_not_read_reliably_comes_last_and_is_still_given(
+    wanted: dict[str, Any], health: Any
+) -> None:
+    slots, demand = gpus(3), ask(**wanted)
+    slots[0].health = health
+    assert indices(slots, place(slots, demand, ME, POLICY)) == [1]
+    if demand.fraction:
+        slots[0].add(ME, GIB, None, False)
+        assert indices(slots, place(slots, demand, ME, POLICY)) == [1], "though it is shared"
+        slots[0].drop(ME, GIB, None, False)
+    for other in slots[1:]:
+        other.health = "lost"
+    assert indices(slots, place(slots, demand, ME, POLICY)) == [0]
