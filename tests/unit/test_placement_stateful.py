@@ -155,7 +155,7 @@ class Placement(RuleBasedStateMachine):
         self.cards.append(Card(uuid=uuid, index=index, capacity=size))
         self.slots.append(Slot(uuid=uuid, index=index, capacity=size))
 
-    @rule(which=st.integers(0, 4), health=st.sampled_from(("ok", "lost", "unknown")))
+    @rule(which=st.integers(0, 4), health=st.sampled_from(("ok", "lost", "unknown", "unreliable")))
     def health_changed(self, which: int, health: Health) -> None:
         if which < len(self.cards):
             self.cards[which].health = self.slots[which].health = health
@@ -240,8 +240,12 @@ class Placement(RuleBasedStateMachine):
     def _preference(self, card: Card, environment: str, demand: Demand) -> tuple[int, int, int]:
         """Smaller is better: the order of candidates as the design words it."""
         mine = any(given.environment == environment for given in card.grants)
-        if demand.exclusive or mine:
-            return (0 if mine else 1, 0, card.index)
+        if mine:
+            return (0, 0, card.index)
+        if card.health != "ok":
+            return (5, 0, card.index)
+        if demand.exclusive:
+            return (1, 0, card.index)
         left = card.capacity - card.compute_outside - card.graphics
         left -= sum(given.memory for given in card.grants)
         if any(owner_of(g.environment) == owner_of(environment) for g in card.grants):
