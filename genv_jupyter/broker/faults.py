@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from genv_jupyter.broker.witness import Client, Key, Witness
 from genv_jupyter.isolation import processes
-from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import MpsBusy, MpsError
 from genv_jupyter.isolation.mps_log import LogReader, fault_in
 
@@ -42,7 +42,7 @@ class Sign(NamedTuple):
 
 
 class Loss(Struct):
-    """What a fatal error on one device has ended: the processes, and their environments."""
+    """What a fatal error of one server has ended: the processes, and their environments."""
 
     sign: Sign
     who: dict[Key, str | None]
@@ -58,33 +58,33 @@ class Faults:
     Attributes
     ----------
     losses
-        By device, while processes are left that a fatal error concerns.
+        By post, while processes are left that a fatal error concerns.
     """
 
     def __init__(self, daemons: Daemons, witness: Witness) -> None:
         self.daemons = daemons
         self.witness = witness
-        self.losses: dict[str, Loss] = {}
-        self._logs: dict[str, list[LogReader]] = {}
-        self._asked: dict[str, float] = {}
+        self.losses: dict[Post, Loss] = {}
+        self._logs: dict[Post, list[LogReader]] = {}
+        self._asked: dict[Post, float] = {}
 
     def look(self, core: Core, lock: threading.RLock) -> None:
         """Look once; called without the lock, since it may run programs."""
         running = self.daemons.running()
         for gone in self._logs.keys() - set(running):
             del self._logs[gone]
-        for device in running:
-            clients = self.witness.clients_on(device)
-            if device in self.losses:
-                self._recover(core, lock, device)
-            elif (sign := self._sign(device, clients)) is not None:
-                self._found(core, lock, device, sign, clients)
-        for device in self.losses.keys() - set(running):
-            self._over(core, lock, device)
+        for post in running:
+            clients = self.witness.clients_of(post)
+            if post in self.losses:
+                self._recover(core, lock, post)
+            elif (sign := self._sign(post, clients)) is not None:
+                self._found(core, lock, post, sign, clients)
+        for post in self.losses.keys() - set(running):
+            self._over(core, lock, post)
 
-    def trouble(self, device: str) -> str | None:
+    def trouble(self, post: Post) -> str | None:
         """Say why a device takes no new client of MPS now."""
-        loss = self.losses.get(device)
+        loss = self.losses.get(post)
         if loss is None or not loss.sign.closed:
             return None
         return (
@@ -92,68 +92,70 @@ class Faults:
             f"when those are gone: {', '.join(str(pid) for pid, _ in loss.who) or 'in a moment'}."
         )
 
-    def lost(self, device: str, environment: str) -> bool:
+    def lost(self, post: Post, environment: str) -> bool:
         """Say whether an environment has lost what it had on a device."""
-        loss = self.losses.get(device)
+        loss = self.losses.get(post)
         return loss is not None and loss.of(environment)
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _sign(self, device: str, clients: dict[Key, Client]) -> Sign | None:
+    def _sign(self, post: Post, clients: dict[Key, Client]) -> Sign | None:
         """Return what tells of a fatal error: a log, a server that is gone, or its status."""
-        said = fault_in([line for it in self._readers(device) for line in it.news()])
+        said = fault_in([line for it in self._readers(post) for line in it.news()])
         for client in clients.values():
             if client.start is not None and not processes.alive(client.server, client.start):
                 return Sign(said or f"The MPS server {client.server} has ended.", False)
         if said is not None:
             return Sign(said, True)
         now = self.daemons.steady()
-        if not clients or now - self._asked.get(device, float("-inf")) < STATUS_SECONDS:
+        if not clients or now - self._asked.get(post, float("-inf")) < STATUS_SECONDS:
             return None
-        self._asked[device] = now
+        self._asked[post] = now
         try:
-            control = self.daemons.control(device)
+            control = self.daemons.control(post)
             for server in control.servers():
                 if FAULT in (control.status(server) or ""):
                     return Sign(f"The MPS server {server} is in state {FAULT}.", True)
         except MpsError as error:  # whoever looks after daemons deals with one that is silent
-            log.warning("MPS on %s: %s", device, error)
+            log.warning("MPS on %s: %s", post.device, error)
         return None
 
-    def _readers(self, device: str) -> list[LogReader]:
-        found = self._logs.get(device)
+    def _readers(self, post: Post) -> list[LogReader]:
+        found = self._logs.get(post)
         if found is None:
-            logs = self.daemons.control(device).logs
+            logs = self.daemons.control(post).logs
             # What an earlier broker has left may have recovered long ago: its status is asked.
             found = [LogReader(logs / name) for name in ("server.log", "control.log")]
-            self._logs[device] = found
+            self._logs[post] = found
         return found
 
     def _found(
         self,
         core: Core,
         lock: threading.RLock,
-        device: str,
+        post: Post,
         sign: Sign,
         clients: dict[Key, Client],
     ) -> None:
-        log.warning("MPS on %s: %s", device, sign.said)
+        log.warning("MPS on %s: %s", post.device, sign.said)
         who: dict[Key, None] = dict.fromkeys(clients)
         try:
-            listed = self.daemons.control(device).clients()
+            listed = self.daemons.control(post).clients()
             who |= dict.fromkeys(
                 (pid, start) for pid in listed if (start := processes.start_of(pid))
             )
         except MpsError as error:
-            log.warning("MPS on %s does not tell its clients: %s", device, error)
+            log.warning("MPS on %s does not tell its clients: %s", post.device, error)
         with lock:
             found = {key: core.attribution.environment_of(key[0]) for key in who}
-            self.losses[device] = Loss(sign, found)
-            label = core.books.slots[device].label
-            for environment in set(found.values()) & core.books.environments.keys():
-                row = core.books.environments[environment]
+            self.losses[post] = Loss(sign, found)
+            label = core.books.slots[post.device].label
+            for environment in set(found.values()):
+                row = core.books.environments.get(environment or "")
+                if row is None:
+                    continue
                 core.books.touch(row.id)
-                core.record("ContextsLost", row, device=device, reason=sign.said)
+                core.record("ContextsLost", row, device=post.device, reason=sign.said)
                 core.board.tell(
                     row,
                     "mps",
@@ -163,32 +165,32 @@ class Faults:
                     actions=("restart",) if row.server else (),
                 )
 
-    def _recover(self, core: Core, lock: threading.RLock, device: str) -> None:
+    def _recover(self, core: Core, lock: threading.RLock, post: Post) -> None:
         """Take note of who is gone; with the last of them the server is made anew."""
-        loss = self.losses[device]
+        loss = self.losses[post]
         gone = {key: name for key, name in loss.who.items() if not processes.alive(*key)}
         with lock:
             for key in gone:
                 del loss.who[key]
-            self._withdraw(core, device, {*gone.values()} - {*loss.who.values()})
+            self._withdraw(core, post, {*gone.values()} - {*loss.who.values()})
         if loss.who:
             return
         try:
             if loss.sign.closed:
-                self.daemons.renew(device)
+                self.daemons.renew(post)
         except MpsBusy:  # it takes new processes already, as NVIDIA says it does
-            log.info("MPS on %s works again", device)
+            log.info("MPS on %s works again", post.device)
         except MpsError as error:  # kept as the daemon's trouble, and tried again
-            log.warning("MPS on %s: %s", device, error)
-        self._over(core, lock, device)
+            log.warning("MPS on %s: %s", post.device, error)
+        self._over(core, lock, post)
 
-    def _over(self, core: Core, lock: threading.RLock, device: str) -> None:
+    def _over(self, core: Core, lock: threading.RLock, post: Post) -> None:
         with lock:
-            loss = self.losses.pop(device)
-            self._withdraw(core, device, loss.who.values())
-        self._logs.pop(device, None)
+            loss = self.losses.pop(post)
+            self._withdraw(core, post, loss.who.values())
+        self._logs.pop(post, None)
 
-    def _withdraw(self, core: Core, device: str, environments: Iterable[str | None]) -> None:
+    def _withdraw(self, core: Core, post: Post, environments: Iterable[str | None]) -> None:
         for environment in environments:
             row = None if environment is None else core.books.environments.get(environment)
             if row is None:

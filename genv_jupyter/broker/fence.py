@@ -14,7 +14,9 @@ from genv_jupyter.broker import attach, failpoints, mps
 from genv_jupyter.broker.attach import Attempt, Overtaken
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.mps import Need
+from genv_jupyter.broker.posts import uid_of
 from genv_jupyter.errors import Conflict
+from genv_jupyter.isolation.mps import Post
 from genv_jupyter.ledger.rows import EnvironmentRow
 
 TRIES = 3
@@ -108,13 +110,15 @@ def _needs_fence(core: Core, attempt: Attempt) -> bool:
     if attempt.sharing.mps:
         return True
     daemons = core.mps.daemons
-    running = () if daemons is None or not attempt.demand.exclusive else daemons.running()
-    return any(part.device in running for part in attempt.placed)
+    if daemons is None or not attempt.demand.exclusive:
+        return False
+    return any(daemons.running(part.device) for part in attempt.placed)
 
 
 def _need(attempt: Attempt) -> Need | None:
     if not attempt.sharing.mps:
         return None
     (part,) = attempt.placed
-    processes = attempt.demand.processes
-    return Need(part.device, part.memory // processes, processes)
+    processes, uid = attempt.demand.processes, uid_of(attempt.row.owner)
+    assert uid is not None, "planned only for users whose daemons can be run"
+    return Need(Post(part.device, uid), part.memory // processes, processes)

@@ -30,11 +30,11 @@ def leave(core: Core, lock: threading.RLock, row: EnvironmentRow) -> int:
         return 0
     with lock:
         # What runs may have joined before its grant was changed: the clients tell.
-        running = daemons.running()
-        devices = [g.device for g in core.books.grants_of(row.id) if g.device in running]
+        held = [grant.device for grant in core.books.grants_of(row.id)]
+        posts = [post for post in daemons.running() if post.device in held]
     until, left = time.monotonic() + SECONDS, 0
-    for device in devices:
-        control = daemons.control(device)
+    for post in posts:
+        control = daemons.control(post)
         try:
             clients = control.clients()
             with lock:
@@ -43,7 +43,7 @@ def leave(core: Core, lock: threading.RLock, row: EnvironmentRow) -> int:
                 if time.monotonic() < until:
                     left += control.terminate_client(pid, clients[pid])
         except MpsError as error:
-            log.warning("MPS on %s: %s", device, error)
+            log.warning("MPS on %s: %s", post.device, error)
     return left
 
 
@@ -52,13 +52,11 @@ def leave_one(core: Core, devices: Iterable[str], pid: int) -> None:
     daemons = core.mps.daemons
     if daemons is None:
         return
-    for device in devices:
-        if device not in daemons.running():
-            continue
-        control = daemons.control(device)
+    for post in [post for device in devices for post in daemons.running(device)]:
+        control = daemons.control(post)
         try:
             clients = control.clients()
             if pid in clients:
                 control.terminate_client(pid, clients[pid])
         except MpsError as error:
-            log.warning("MPS on %s: %s", device, error)
+            log.warning("MPS on %s: %s", post.device, error)

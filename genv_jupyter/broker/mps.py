@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from genv_jupyter.broker import faults
 from genv_jupyter.broker.faults import Faults
+from genv_jupyter.broker.posts import post_of, uid_of
 from genv_jupyter.broker.witness import Verdict, Witness
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.isolation.environ import MpsClient
-from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import MpsError
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.placement import Placed
@@ -34,9 +35,9 @@ NOT_INSTALLED = (
 
 
 class Need(NamedTuple):
-    """What an attach on its way needs on a device: the cap of each process, and how many."""
+    """What an attach on its way needs of a daemon: the cap of each process, and how many."""
 
-    device: str
+    post: Post
     cap: int
     processes: int
 
@@ -61,15 +62,15 @@ class Mps:
         """Say whether a process is an MPS daemon or server of ours."""
         return self.daemons is not None and self.daemons.owns(pid)
 
-    def trouble(self, device: str) -> str | None:
-        """Say why no daemon can be had for a device."""
+    def trouble(self, post: Post) -> str | None:
+        """Say why no daemon can be had."""
         if self.daemons is None:
             return NOT_RUN
         if self.daemons.missing():
             return NOT_INSTALLED
-        if self.daemons.given_up(device):
-            return self.daemons.trouble(device)
-        return None if self.faults is None else self.faults.trouble(device)
+        if self.daemons.given_up(post):
+            return self.daemons.trouble(post)
+        return None if self.faults is None else self.faults.trouble(post)
 
     def adopt(self) -> None:
         """Take over the daemons that an earlier broker has left; called without the lock."""
@@ -91,7 +92,8 @@ class Mps:
 
     def lost(self, core: Core, grant: GrantRow) -> str | None:
         """Say that an environment has lost what it had on a device, where that is so."""
-        if self.faults is None or not self.faults.lost(grant.device, grant.environment):
+        post = post_of(grant)
+        if self.faults is None or post is None or not self.faults.lost(post, grant.environment):
             return None
         return f"{faults.sentence(core.books.slots[grant.device].label)} {faults.HINT}"
 
@@ -99,23 +101,23 @@ class Mps:
         """End the daemons that nobody needs; whoever starts next takes over the others."""
         if self.daemons is None:
             return
-        for device in self.daemons.running():
+        for post in self.daemons.running():
             try:
-                self.daemons.stop(device)
+                self.daemons.stop(post)
             except MpsError as error:
-                log.warning("MPS on %s: %s", device, error)
+                log.warning("MPS on %s: %s", post.device, error)
 
 
-def needs(core: Core) -> dict[str, int]:
-    """Return the devices whose daemons are needed, with the largest cap of a process there."""
-    found: dict[str, int] = {}
+def needs(core: Core) -> dict[Post, int]:
+    """Return the posts whose daemons are needed, with the largest cap of a process there."""
+    found: dict[Post, int] = {}
     for grants in core.books.on_device.values():
         for grant in grants.values():
-            if grant.mps:
+            if (post := post_of(grant)) is not None:
                 cap = max(grant.cap, grant.started or 0)
-                found[grant.device] = max(found.get(grant.device, 0), cap)
+                found[post] = max(found.get(post, 0), cap)
     for need in core.mps.preparing.values():
-        found[need.device] = max(found.get(need.device, 0), need.cap)
+        found[need.post] = max(found.get(need.post, 0), need.cap)
     return found
 
 
@@ -173,10 +175,10 @@ def prepare(core: Core, need: Need, *, demanded: bool, running: bool) -> Sharing
     daemons = core.mps.daemons
     assert daemons is not None, "planned only where there are daemons"
     try:
-        daemons.ensure(need.device)
+        daemons.ensure(need.post)
     except MpsError as error:
         if running:  # it has joined, or failed to: that is seen by looking at its clients
-            log.warning("MPS on %s: %s", need.device, error)
+            log.warning("MPS on %s: %s", need.post.device, error)
         elif demanded:
             raise Unavailable(
                 str(error), hint="Ask without MPS (`--no-mps`), or look into its log."
@@ -188,42 +190,46 @@ def prepare(core: Core, need: Need, *, demanded: bool, running: bool) -> Sharing
 
 def make_way(core: Core, devices: Sequence[str]) -> None:
     """End idle daemons where somebody gets the whole device; called without the lock."""
-    for device in devices:
+    daemons = core.mps.daemons
+    posts = () if daemons is None else [it for name in devices for it in daemons.running(name)]
+    for post in posts:
         try:
-            if core.mps.daemons is not None:
-                core.mps.daemons.stop(device)
+            assert daemons is not None
+            daemons.stop(post)
         except MpsError as error:  # it holds some memory there, and that is all
-            log.warning("MPS on %s: %s", device, error)
+            log.warning("MPS on %s: %s", post.device, error)
 
 
 def client_of(core: Core, grants: Sequence[GrantRow]) -> MpsClient | None:
     """Return how the process of these grants joins MPS; ``None`` where it does not."""
     daemons = core.mps.daemons
-    if daemons is None or len(grants) != 1 or not grants[0].mps:
+    if daemons is None or len(grants) != 1 or (post := post_of(grants[0])) is None:
         return None
     (grant,) = grants
     compute = None if grant.compute is None else grant.compute // grant.processes
-    return MpsClient(str(daemons.path(grant.device)), grant.cap, compute)
+    return MpsClient(str(daemons.path(post)), grant.cap, compute)
 
 
 def _clients(core: Core, row: EnvironmentRow, device: str) -> int:
     grants = core.books.on_device.get(device, {}).values()
     others = [g.processes for g in grants if g.mps and g.environment != row.id]
     coming = core.mps.preparing.items()
-    return sum(others) + sum(n.processes for e, n in coming if n.device == device and e != row.id)
+    return sum(others) + sum(
+        need.processes for name, need in coming if need.post.device == device and name != row.id
+    )
 
 
 def _facts(core: Core, row: EnvironmentRow, part: Placed) -> Facts:
     if core.inventory.simulated:
         return Facts(simulated=True)
-    usage = core.usage.get(part.device)
+    usage, uid = core.usage.get(part.device), uid_of(row.owner)
     return Facts(
-        foreign=row.owner != f"local:{os.getuid()}",
+        foreign=uid is None or os.getuid() not in (0, uid),
         wsl=_wsl(),
         kind=core.books.slots[part.device].kind,
         capability=None if usage is None else usage.reading.capability,
         compute_mode=None if usage is None else usage.reading.compute_mode,
-        trouble=core.mps.trouble(part.device),
+        trouble=None if uid is None else core.mps.trouble(Post(part.device, uid)),
     )
 
 

@@ -22,7 +22,7 @@ from genv_jupyter.broker.leftovers import recall
 from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
-from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import PROGRAM
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.ledger.live import LiveLedger
@@ -412,7 +412,7 @@ class Broker:
         with self.lock:
             return not self.books.environments and not self.books.servers
 
-    def _mps_needs(self) -> dict[str, int]:
+    def _mps_needs(self) -> dict[Post, int]:
         with self.lock:
             return needs(self.core)
 

@@ -11,9 +11,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from genv_jupyter.broker.posts import post_of
 from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MPS_PIPE
-from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import MpsError
 from genv_jupyter.ledger.rows import GrantRow
 from genv_jupyter.model import Process
@@ -51,16 +52,17 @@ class Verdict(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A grant under MPS and its processes that use the device."""
+    """A grant under MPS, the post that serves it, and its processes that use the device."""
 
     grant: GrantRow
+    post: Post
     processes: tuple[Process, ...]
 
 
 class Client(NamedTuple):
-    """Where a process works: a device, and the server with its start ticks (if known)."""
+    """Where a process works: a post, and its server with its start ticks (if known)."""
 
-    device: str
+    post: Post
     server: int
     start: int | None
 
@@ -80,11 +82,11 @@ class Witness:
         self.verdicts: dict[int, Verdict] = {}
         self._clients: dict[Key, Client] = {}
         self._missed: dict[Key, Look] = {}
-        self._trouble: dict[str, str] = {}
+        self._trouble: dict[Post, str] = {}
 
-    def clients_on(self, device: str) -> dict[Key, Client]:
-        """Return the processes that were seen to work on a device through MPS."""
-        return {who: client for who, client in self._clients.items() if client.device == device}
+    def clients_of(self, post: Post) -> dict[Key, Client]:
+        """Return the processes that were seen to be clients of a daemon."""
+        return {who: client for who, client in self._clients.items() if client.post == post}
 
     def look(self, core: Core, lock: threading.RLock) -> None:
         """Look once; called without the lock, since it runs programs."""
@@ -101,22 +103,22 @@ class Witness:
     def _ask(self, subjects: list[Subject]) -> None:
         """Ask the daemons about processes that are not known as clients."""
         now = self.daemons.steady()
-        for device in {subject.grant.device for subject in subjects}:
-            who = [key(p) for s in subjects if s.grant.device == device for p in s.processes]
+        for post in {subject.post for subject in subjects}:
+            who = [key(p) for s in subjects if s.post == post for p in s.processes]
             doubted = [one for one in who if one not in self._clients]
             if not any(
                 one not in self._missed or self._missed[one].next_at <= now for one in doubted
             ):
                 continue
             try:
-                clients = self.daemons.control(device).clients()
-                self._trouble.pop(device, None)
+                clients = self.daemons.control(post).clients()
+                self._trouble.pop(post, None)
             except MpsError as error:
-                self._trouble[device] = str(error)
+                self._trouble[post] = str(error)
                 clients = {}
             for one in doubted:
                 if (server := clients.get(one[0])) is not None:
-                    self._clients[one] = Client(device, server, processes.start_of(server))
+                    self._clients[one] = Client(post, server, processes.start_of(server))
                     self._missed.pop(one, None)
                 else:
                     times = self._missed.get(one, Look(0, 0)).times + 1
@@ -135,7 +137,7 @@ class Witness:
             if not missed:
                 verdicts[grant.id] = Verdict(True, None, more)
             else:
-                why = self._cause(core, grant, missed[0])
+                why = self._cause(core, subject, missed[0])
                 verdicts[grant.id] = Verdict(False, why, more)
         for subject in subjects:
             new, old = verdicts.get(subject.grant.id), self.verdicts.get(subject.grant.id)
@@ -147,16 +149,17 @@ class Witness:
                 core.record("MpsBypassed", row, device=subject.grant.device, reason=new.cause)
         self.verdicts = verdicts
 
-    def _cause(self, core: Core, grant: GrantRow, process: Process) -> str:
+    def _cause(self, core: Core, subject: Subject, process: Process) -> str:
         """Find out why a process is no client."""
+        grant, post = subject.grant, subject.post
         which = f"process {process.pid}"
-        trouble = self.daemons.trouble(grant.device) or self._trouble.get(grant.device)
+        trouble = self.daemons.trouble(post) or self._trouble.get(post)
         if trouble is not None:
             return f"The MPS daemon could not be asked about {which}: {trouble}"
         if _age(process.start) > core.clock() - grant.since:
             return f"{which.capitalize()} works without MPS: {OLDER}"
         pipe = processes.variable(process.pid, MPS_PIPE)
-        if pipe != str(self.daemons.path(grant.device)):
+        if pipe != str(self.daemons.path(post)):
             has = "without one" if pipe is None else f"with {pipe}"
             return (
                 f"{which.capitalize()} works without MPS: it was started {has} instead of our "
@@ -188,9 +191,10 @@ def _subjects(core: Core) -> list[Subject]:
     for uuid, grants in core.books.on_device.items():
         usage = core.usage.get(uuid)
         for grant in grants.values():
-            if grant.mps and grant.state == "granted":
+            post = post_of(grant)
+            if post is not None and grant.state == "granted":
                 own = () if usage is None else tuple(usage.own.get(grant.environment, ()))
-                found.append(Subject(grant, own))
+                found.append(Subject(grant, post, own))
     return found
 
 

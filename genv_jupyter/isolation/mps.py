@@ -1,4 +1,4 @@
-"""The MPS control daemons of this user: one for each device that is shared, while it is shared.
+"""The MPS control daemons: one for each device and user that is shared, while it is shared.
 
 Nothing here is called on an event loop, inside a transaction, or under the broker's lock: every
 step runs a program. The question which devices need a daemon is asked while the daemon's own lock
@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -41,8 +43,15 @@ question is a program, and some lines in the daemon's log."""
 KILL_SECONDS = 2.0
 
 
+class Post(NamedTuple):
+    """Where a daemon serves: a device, by its UUID, and the user whose processes work there."""
+
+    device: str
+    uid: int
+
+
 class Daemon(Struct):
-    """What is known of the daemon of one device.
+    """What is known of one daemon.
 
     ``ceiling`` is the most memory that one client may have, in bytes. ``trouble`` says why it does
     not run, ``given_up`` that nobody tries again by itself. ``unused_since`` is on the steady
@@ -65,14 +74,15 @@ class Daemon(Struct):
 
 
 class Daemons:
-    """Starts, watches, adopts and ends the daemons of this user.
+    """Starts, watches, adopts and ends daemons: each as its user, which needs root for others'.
 
     Parameters
     ----------
     directory
-        A private directory of the broker, for this boot and this pid namespace.
+        A directory of the broker's, for this boot and this pid namespace; users whose daemons are
+        there must be able to reach what they have in it.
     needs
-        Returns the devices whose daemons are needed at this moment, each with the most memory
+        Returns the posts whose daemons are needed at this moment, each with the most memory
         that a client there may have, in bytes. Called with a lock held that it must not wait for.
     program
         The program of the daemons.
@@ -83,7 +93,7 @@ class Daemons:
     def __init__(
         self,
         directory: Path,
-        needs: Callable[[], Mapping[str, int]],
+        needs: Callable[[], Mapping[Post, int]],
         program: str = PROGRAM,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -91,7 +101,7 @@ class Daemons:
         self.needs = needs
         self.program = program
         self.steady = steady
-        self._daemons: dict[str, Daemon] = {}
+        self._daemons: dict[Post, Daemon] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -101,48 +111,53 @@ class Daemons:
             return f"{self.program} is not installed"
         return None
 
-    def path(self, device: str) -> Path:
-        """Return the pipe directory of a device: short, for sockets have short paths."""
-        return self.directory / hashlib.sha256(device.encode()).hexdigest()[:8]
+    def path(self, post: Post) -> Path:
+        """Return the pipe directory of a post: short, for sockets have short paths."""
+        named = f"{post.device} {post.uid}"
+        return self.directory / hashlib.sha256(named.encode()).hexdigest()[:8]
 
-    def trouble(self, device: str) -> str | None:
-        """Say why the daemon of a device does not run; ``None`` where it does, or was not asked."""
-        daemon = self._daemons.get(device)
+    def trouble(self, post: Post) -> str | None:
+        """Say why a daemon does not run; ``None`` where it does, or was not asked."""
+        daemon = self._daemons.get(post)
         return None if daemon is None else daemon.trouble
 
-    def given_up(self, device: str) -> bool:
-        """Say whether the daemon of a device failed so often that it is not tried any more."""
-        daemon = self._daemons.get(device)
+    def given_up(self, post: Post) -> bool:
+        """Say whether a daemon failed so often that it is not tried any more."""
+        daemon = self._daemons.get(post)
         return daemon is not None and daemon.given_up
 
-    def running(self) -> tuple[str, ...]:
-        """Return the devices whose daemons are in use or may soon be again."""
-        return tuple(device for device, it in list(self._daemons.items()) if it.trouble is None)
+    def running(self, device: str | None = None) -> tuple[Post, ...]:
+        """Return the posts whose daemons are in use or may soon be again; those of a device."""
+        return tuple(
+            post
+            for post, daemon in list(self._daemons.items())
+            if daemon.trouble is None and device in (None, post.device)
+        )
 
     def owns(self, pid: int) -> bool:
         """Say whether a process is one of these daemons, or a server of one."""
         ours = {(it.pid, it.start) for it in list(self._daemons.values()) if it.pid is not None}
         return bool(ours) and any(found in ours for found in processes.ancestors(pid))
 
-    def control(self, device: str) -> ControlDaemon:
-        """Return how to ask the daemon of a device, whether it runs or not."""
-        return ControlDaemon(self.path(device), device, self.program)
+    def control(self, post: Post) -> ControlDaemon:
+        """Return how to ask the daemon of a post, whether it runs or not."""
+        return ControlDaemon(self.path(post), post.device, self.program, post.uid)
 
     # -- changes --------------------------------------------------------------------------------
 
-    def ensure(self, device: str) -> ControlDaemon:
-        """Return the daemon of a device, running, with the ceiling that is needed now.
+    def ensure(self, post: Post) -> ControlDaemon:
+        """Return the daemon of a post, running, with the ceiling that is needed now.
 
         Raises
         ------
         MpsError
             It does not run, and why; after a failure it is not tried again at once.
         """
-        with self._locked(device):
-            ceiling = self.needs().get(device)
+        with self._locked(post):
+            ceiling = self.needs().get(post)
             if ceiling is None:
                 raise MpsError("no grant needs MPS there any more")
-            daemon = self._daemon(device)
+            daemon = self._daemon(post)
             daemon.unused_since = None
             now = self.steady()
             if daemon.trouble is not None and (daemon.given_up or now < daemon.retry_at):
@@ -150,24 +165,24 @@ class Daemons:
             try:
                 self._start(daemon, ceiling)
             except MpsError as error:
-                self._failed(device, daemon, str(error))
+                self._failed(post, daemon, str(error))
                 raise MpsError(daemon.trouble or str(error)) from error
             return daemon.control
 
-    def stop(self, device: str) -> None:
-        """End the daemon of a device now, unless it is needed: somebody wants all of it.
+    def stop(self, post: Post) -> None:
+        """End a daemon now, unless it is needed: somebody wants all of it.
 
         Raises
         ------
         MpsError
             Processes still work through it, or it does not end.
         """
-        with self._locked(device):
-            if device not in self.needs():
-                _end(self.control(device))
-                self._daemons.pop(device, None)
+        with self._locked(post):
+            if post not in self.needs():
+                _end(self.control(post))
+                self._daemons.pop(post, None)
 
-    def renew(self, device: str) -> None:
+    def renew(self, post: Post) -> None:
         """Start a daemon anew whose server works no more, and that no process works through.
 
         Raises
@@ -177,8 +192,8 @@ class Daemons:
         MpsError
             It does not start again.
         """
-        with self._locked(device):
-            daemon = self._daemons.get(device)
+        with self._locked(post):
+            daemon = self._daemons.get(post)
             if daemon is None:
                 return
             try:
@@ -186,23 +201,23 @@ class Daemons:
             except MpsBusy:
                 raise
             except MpsError as error:
-                log.warning("%s: %s; it is killed", device, error)
+                log.warning("%s: %s; it is killed", post.device, error)
                 _kill(daemon)
-            self._daemons.pop(device)
-        if device in self.needs():
-            self.ensure(device)
+            self._daemons.pop(post)
+        if post in self.needs():
+            self.ensure(post)
 
     def adopt(self) -> None:
         """Take over what a dead broker has left: the daemons that are needed; end the others."""
-        for device in self.needs():
+        for post in self.needs():
             with contextlib.suppress(MpsError):  # kept as its trouble
-                self.ensure(device)
+                self.ensure(post)
         for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             with self._lock_of(path.name):
                 if path in map(self.path, [*self.needs(), *list(self._daemons)]):
                     continue
                 try:
-                    _end(ControlDaemon(path, "", self.program))
+                    _end(ControlDaemon(path, "", self.program, path.lstat().st_uid))
                 except MpsError as error:
                     log.warning("an MPS daemon that no grant needs stays: %s", error)
 
@@ -211,22 +226,22 @@ class Daemons:
 
         A ceiling that is higher than any grant needs now is lowered too.
         """
-        for device, daemon in list(self._daemons.items()):
+        for post, daemon in list(self._daemons.items()):
             try:
-                if self._idle(device, daemon):
+                if self._idle(post, daemon):
                     continue
                 ceiling = daemon.ceiling if daemon.trouble is None else None
-                if not self._well(daemon) or ceiling not in (None, self.needs().get(device)):
-                    self.ensure(device)
+                if not self._well(daemon) or ceiling not in (None, self.needs().get(post)):
+                    self.ensure(post)
             except MpsError as error:
-                log.warning("MPS on %s: %s", device, error)
+                log.warning("MPS on %s: %s", post.device, error)
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _idle(self, device: str, daemon: Daemon) -> bool:
+    def _idle(self, post: Post, daemon: Daemon) -> bool:
         """Say whether no grant needs a daemon, and end it once that has been so for a while."""
-        with self._locked(device):
-            if device in self.needs():
+        with self._locked(post):
+            if post in self.needs():
                 daemon.unused_since = None
                 return False
             if daemon.unused_since is None:
@@ -234,7 +249,7 @@ class Daemons:
             # What does not run is remembered: another grant need not wait for that again.
             if daemon.trouble is None and self.steady() - daemon.unused_since >= GRACE:
                 _end(daemon.control)
-                self._daemons.pop(device, None)
+                self._daemons.pop(post, None)
             return True
 
     def _start(self, daemon: Daemon, ceiling: int) -> None:
@@ -264,24 +279,25 @@ class Daemons:
         _kill(daemon)
         return False
 
-    def _failed(self, device: str, daemon: Daemon, why: str) -> None:
+    def _failed(self, post: Post, daemon: Daemon, why: str) -> None:
         daemon.failures += 1
         daemon.retry_at = self.steady() + FIRST_PAUSE * 2 ** (daemon.failures - 1)
         daemon.trouble = f"MPS does not run on this device: {why}."
         if daemon.given_up:
             daemon.trouble += f" It was tried {TRIES} times and is given up."
-        log.warning("%s: %s", device, daemon.trouble)
+        log.warning("%s: %s", post.device, daemon.trouble)
 
-    def _daemon(self, device: str) -> Daemon:
-        daemon = self._daemons.get(device)
+    def _daemon(self, post: Post) -> Daemon:
+        daemon = self._daemons.get(post)
         if daemon is None:
-            self.directory.mkdir(mode=0o700, exist_ok=True)
-            daemon = self._daemons[device] = Daemon(control=self.control(device))
+            # Others must get through to what is theirs in it, and see nothing of it.
+            self.directory.mkdir(mode=0o700 if os.getuid() else 0o711, exist_ok=True)
+            daemon = self._daemons[post] = Daemon(control=self.control(post))
         return daemon
 
-    def _locked(self, device: str) -> threading.Lock:
-        """Hold a device: two callers start one daemon, and different devices do not wait."""
-        return self._lock_of(self.path(device).name)
+    def _locked(self, post: Post) -> threading.Lock:
+        """Hold a post: two callers start one daemon, and different ones do not wait."""
+        return self._lock_of(self.path(post).name)
 
     def _lock_of(self, name: str) -> threading.Lock:
         with self._guard:

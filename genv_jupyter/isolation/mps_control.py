@@ -13,12 +13,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import re
+import shutil
 import socket
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, TypedDict
 
 from genv_jupyter.isolation.processes import peer
 
@@ -55,6 +59,12 @@ class MpsBusy(MpsError):
     """Processes still work through it."""
 
 
+class _User(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
 class ControlDaemon:
     """The daemon of one device.
 
@@ -66,12 +76,17 @@ class ControlDaemon:
         UUID of the device.
     program
         The program of the daemon, which is its front end as well.
+    uid
+        As whom it runs; ours by default, another's only where we are root.
     """
 
-    def __init__(self, directory: Path, device: str, program: str = PROGRAM) -> None:
+    def __init__(
+        self, directory: Path, device: str, program: str = PROGRAM, uid: int | None = None
+    ) -> None:
         self.directory = directory
         self.device = device
         self.program = program
+        self.uid = os.getuid() if uid is None else uid
 
     @property
     def logs(self) -> Path:
@@ -89,6 +104,8 @@ class ControlDaemon:
             "CUDA_VISIBLE_DEVICES": self.device,
             "CUDA_MPS_PIPE_DIRECTORY": str(self.directory),
             "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
+            # The commands spoken here; newer drivers offer others, and older ones know only these.
+            "CUDA_MPS_PROTOCOL_VERSION": "2",
             "LC_ALL": "C",
         }
 
@@ -125,15 +142,44 @@ class ControlDaemon:
             )
         try:
             # The daemon would make it itself, writable by everyone.
+            if not os.path.lexists(self.directory):
+                self._make()
             for directory in (self.directory, self.logs):
-                directory.mkdir(mode=0o700, exist_ok=True)
                 found = directory.lstat()
-                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                    raise MpsError(f"{directory} is not a directory of ours")
+                if not stat.S_ISDIR(found.st_mode) or found.st_uid != self.uid:
+                    raise MpsError(f"{directory} is not a directory of {self._whose()}")
                 if found.st_mode & 0o077:
                     raise MpsError(f"others may enter {directory}")
         except OSError as error:
             raise MpsError(f"its directory cannot be made: {error}") from error
+
+    def _make(self) -> None:
+        """Make both directories, in one step: its user gets them when all of it is there."""
+        made = Path(tempfile.mkdtemp(prefix=f"{self.directory.name}-", dir=self.directory.parent))
+        try:
+            (made / self.logs.name).mkdir(mode=0o700)
+            if self.uid != os.getuid():
+                group = self._user()["group"]
+                os.chown(made / self.logs.name, self.uid, group)
+                os.chown(made, self.uid, group)
+            made.rename(self.directory)
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            if not self.directory.is_dir():  # nobody else has made it meanwhile
+                raise
+
+    def _whose(self) -> str:
+        return "ours" if self.uid == os.getuid() else f"uid {self.uid}"
+
+    def _user(self) -> _User:
+        """Return as whom programs are run, where that is not us."""
+        if self.uid == os.getuid():
+            return {}
+        try:
+            group = pwd.getpwuid(self.uid).pw_gid
+        except KeyError:  # without an account it has no group but its own
+            group = self.uid
+        return {"user": self.uid, "group": group, "extra_groups": []}
 
     def pid(self) -> int | None:
         """Return the pid of the daemon that listens in our directory; ``None`` without one.
@@ -147,7 +193,7 @@ class ControlDaemon:
             except OSError:
                 return None
             pid, uid, _ = peer(sock)
-            return pid if uid == os.getuid() else None
+            return pid if uid == self.uid else None
 
     def quit(self, seconds: int = 0) -> None:
         """End the daemon and its server; clients that are left lose their contexts.
@@ -166,7 +212,7 @@ class ControlDaemon:
     def last_words(self) -> str:
         """Return the last line of the daemon's log, without its time stamp."""
         try:
-            with (self.logs / "control.log").open("rb") as log:
+            with open_log(self.logs / "control.log") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
                 lines = log.read().decode(errors="replace").strip().splitlines()
         except OSError as error:
@@ -284,7 +330,9 @@ class ControlDaemon:
                 stderr=subprocess.STDOUT,
                 env=self.variables(),
                 cwd="/",
+                umask=0o077,
                 start_new_session=True,
+                **self._user(),
                 timeout=seconds,
                 text=True,
                 errors="replace",
@@ -293,11 +341,18 @@ class ControlDaemon:
             raise MpsHangs(f"{command[0]} did not answer within {seconds:g} s") from None
         except FileNotFoundError:
             raise MpsError(f"{command[0]} is not installed") from None
-        except OSError as error:
-            raise MpsError(f"{command[0]} cannot be run: {error.strerror}") from error
+        except (OSError, subprocess.SubprocessError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise MpsError(f"{command[0]} cannot be run as {self._whose()}: {why}") from error
         return done.returncode, " ".join(done.stdout.split())
 
 
 def _pids(said: str) -> tuple[int, ...]:
     """Read pids; a sentence in their place says that there are none."""
     return tuple(int(word) for word in said.split() if word.isdigit()) if said[:1].isdigit() else ()
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log of a daemon, which may be another user's: no link, and nothing that waits."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(descriptor, "rb")

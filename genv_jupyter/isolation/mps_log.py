@@ -10,6 +10,8 @@ import os
 import re
 from pathlib import Path
 
+from genv_jupyter.isolation.mps_control import open_log
+
 SIGNS = (
     "Server is handling a fatal GPU error.",
     "encountered a fatal GPU error.",
@@ -44,7 +46,7 @@ class LogReader:
     def news(self) -> list[str]:
         """Return the lines that came since the last call, without their time stamps."""
         try:
-            with self.path.open("rb") as log:
+            with open_log(self.path) as log:
                 found = os.fstat(log.fileno())
                 if (found.st_dev, found.st_ino) != self._file or found.st_size < self._at:
                     self._file, self._at = (found.st_dev, found.st_ino), 0

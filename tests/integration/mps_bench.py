@@ -20,7 +20,7 @@ import msgspec
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import Inventory
-from genv_jupyter.isolation.mps import Daemons
+from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import ControlDaemon
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.policy import Policy
@@ -74,9 +74,13 @@ class MpsBench(Bench):
         assert found is not None
         return found
 
+    def post(self, number: int) -> Post:
+        """Return where our daemon of a device is."""
+        return Post(self.device(number), os.getuid())
+
     def daemon(self, number: int) -> ControlDaemon:
-        """Return the way to ask the daemon of a device."""
-        return self.daemons.control(self.device(number))
+        """Return the way to ask our daemon of a device."""
+        return self.daemons.control(self.post(number))
 
     def gate(self) -> Gate:
         """Stop every fence before its daemon is ensured."""
@@ -99,10 +103,10 @@ class Gate:
         self._ensure = daemons.ensure
         daemons.ensure = self._wait  # type: ignore[method-assign]
 
-    def _wait(self, device: str) -> ControlDaemon:
+    def _wait(self, post: Post) -> ControlDaemon:
         self.reached.release()
         assert self.opened.wait(60)
-        return self._ensure(device)
+        return self._ensure(post)
 
 
 @contextmanager

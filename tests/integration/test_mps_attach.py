@@ -270,14 +270,14 @@ def test_no_more_processes_than_mps_serves(real: str) -> None:
 def test_a_daemon_that_does_not_start(desk: MpsBench) -> None:
     kernel = desk.kernel()
     held = kernel.attach(Request(memory="1GiB", mps="off"))
-    blocked = desk.daemons.path(desk.device(0))
+    blocked = desk.daemons.path(desk.post(0))
     blocked.parent.mkdir(exist_ok=True)
     blocked.write_text("in the way")
     with pytest.raises(Unavailable, match="MPS does not run on this device"):
         kernel.attach(ON)
     assert kernel.now.grants == held.grants
     now = kernel.attach(HALF)
-    assert "its directory cannot be made" in now.grants[0].limits.memory.reason
+    assert "is not a directory of ours" in now.grants[0].limits.memory.reason
     assert strengths(now) == ("cooperative", "none") and mps_of(now)[MPS_PIPE] == NO_MPS
 
 

@@ -59,7 +59,7 @@ def test_daemons_of_a_killed_broker_are_taken_over_or_ended(
     answered = test_crash.crash(bench, lambda _: failpoints.arm("after_fence:kill:1"))
     assert SCRIPT[answered][0] == "attach part"
     (left,) = [path for path in (bench.directory / "mps").iterdir() if path.is_dir()]
-    number = [bench.daemons.path(bench.device(n)) for n in (0, 1)].index(left)
+    number = [bench.daemons.path(bench.post(n)) for n in (0, 1)].index(left)
     pid = bench.daemon(number).pid()
     assert pid is not None, "it was started, and its grant was never given"
     bench.broker.core.mps.adopt()

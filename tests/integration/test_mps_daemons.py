@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.isolation import processes
-from genv_jupyter.isolation.mps import FIRST_PAUSE, GRACE, HEALTH, TRIES, Daemons
+from genv_jupyter.isolation.mps import FIRST_PAUSE, GRACE, HEALTH, TRIES, Daemons, Post
 from genv_jupyter.isolation.mps_control import ControlDaemon, MpsError, MpsHangs
 from tests.debian import unpacked
 
-DEVICE = "GPU-11111111-0000-4000-8000-000000000001"
-OTHER = "GPU-22222222-0000-4000-8000-000000000002"
+ME = os.getuid()
+DEVICE = Post("GPU-11111111-0000-4000-8000-000000000001", ME)
+OTHER = Post("GPU-22222222-0000-4000-8000-000000000002", ME)
 GIB = 2**30
 STAND_IN = Path(__file__).parent / "mps_stand_in.py"
 
@@ -33,10 +34,10 @@ class Clock:
         return self.now
 
 
-class Needs(dict[str, int]):
-    """Which devices need a daemon, and the most memory of a client there."""
+class Needs(dict[Post, int]):
+    """Which posts need a daemon, and the most memory of a client there."""
 
-    def __call__(self) -> dict[str, int]:
+    def __call__(self) -> dict[Post, int]:
         return self
 
 
@@ -45,10 +46,10 @@ def needs(keeper: Daemons) -> Needs:
     return keeper.needs
 
 
-def ensure(keeper: Daemons, device: str, ceiling: int) -> ControlDaemon:
-    """Let a device need a daemon, and start it."""
-    needs(keeper)[device] = ceiling
-    return keeper.ensure(device)
+def ensure(keeper: Daemons, post: Post, ceiling: int) -> ControlDaemon:
+    """Let a post need a daemon, and start it."""
+    needs(keeper)[post] = ceiling
+    return keeper.ensure(post)
 
 
 Make = Callable[..., Daemons]
@@ -66,8 +67,8 @@ def make() -> Iterator[Make]:
 
         yield one
         for keeper in made:
-            for device in (DEVICE, OTHER):
-                pid = ControlDaemon(keeper.path(device), device, keeper.program).pid()
+            for post in (DEVICE, OTHER):
+                pid = keeper.control(post).pid()
                 if pid is not None:
                     os.kill(pid, signal.SIGKILL)
 
@@ -97,7 +98,7 @@ def test_a_daemon_is_started_once_and_asked(make: Make, real: str) -> None:
     assert daemon.ceiling() == "4G"
     assert daemon.servers() == () and daemon.clients() == {}
     variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    assert f"CUDA_VISIBLE_DEVICES={DEVICE}" in variables
+    assert f"CUDA_VISIBLE_DEVICES={DEVICE.device}" in variables
     assert not [it for it in variables if it.startswith("GENV_")]
     assert keeper.running() == (DEVICE,)
 

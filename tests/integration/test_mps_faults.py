@@ -165,7 +165,7 @@ def test_a_server_that_has_ended_took_its_clients_with_it(desk: MpsBench) -> Non
     look(desk, kernel)
     assert lost(kernel)
     # The next process has a new server started: nobody needs to wait for anything.
-    assert desk.broker.core.mps.trouble(desk.device(0)) is None
+    assert desk.broker.core.mps.trouble(desk.post(0)) is None
     end(desk, kernel)
     look(desk, kernel)
     assert not lost(kernel)
