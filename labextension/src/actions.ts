@@ -1,10 +1,14 @@
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ApiError, type GpuClient } from './api/client';
-import type { IPatch, IRequest } from './api/types';
-import type { Busy, IRefusal } from './state';
+import type { IDeviceGrant, ILeftover, IPatch, IRequest } from './api/types';
+import type { IPreview } from './preview';
+import { leftoverKey, type Busy, type IRefusal } from './state';
 import type { Notebooks } from './notebooks';
 import type { GpuStore } from './store';
+
+/** What the button of a dialog is known by. */
+const LATER = 'later';
 
 /** What a user can do; refusals go into the store, where the panel shows them. */
 export class GpuActions {
@@ -32,16 +36,34 @@ export class GpuActions {
       return;
     }
     const { trans } = this;
-    const agreed = await this.ask(
+    const when = await this.ask(
       id,
       trans.__('Restart the kernel to attach?'),
-      `${late.message} ${trans.__('After a restart the kernel sees what you asked for.')}`
+      `${late.message} ${trans.__('After a restart the kernel sees what you asked for.')}`,
+      true
     );
-    if (agreed) {
-      await this.run(id, 'restart', async () => {
+    if (when) {
+      await this.run(id, when === 'now' ? 'restart' : 'attach', async () => {
         await this.client.attach(id, request, { restart: true });
-        await this.replace(id);
+        if (when === 'now') {
+          await this.replace(id);
+        }
       });
+    }
+  }
+
+  /** Say what a request would get now; nothing is changed. */
+  async place(id: string, request: IRequest): Promise<IPreview> {
+    try {
+      const { grants } = await this.client.place(id, request);
+      return { kind: 'fits', grants };
+    } catch (error) {
+      if (!(error instanceof ApiError)) {
+        throw error;
+      }
+      return error.status >= 400 && error.status < 500
+        ? { kind: 'refused', refusal: this.refusal(error) }
+        : { kind: 'unknown' };
     }
   }
 
@@ -64,6 +86,13 @@ export class GpuActions {
     await this.run(id, 'attach', () => this.client.patch(id, body));
   }
 
+  /** End a leftover process; a refusal is its own. */
+  async end(leftover: ILeftover): Promise<void> {
+    await this.run(leftoverKey(leftover), 'end', () =>
+      this.client.end(leftover)
+    );
+  }
+
   /** Do not tell of something any more. */
   async dismissNotice(id: string): Promise<void> {
     await this.client.dismiss(id).catch(error => {
@@ -77,12 +106,13 @@ export class GpuActions {
   /** Restart the kernel once the user agrees: what holds devices goes, what was granted stays. */
   async restart(id: string): Promise<void> {
     const { trans } = this;
-    const agreed = await this.ask(
+    const when = await this.ask(
       id,
       trans.__('Restart the kernel?'),
-      trans.__('What was granted is kept.')
+      trans.__('What was granted is kept.'),
+      false
     );
-    if (agreed) {
+    if (when) {
       await this.run(id, 'restart', () => this.replace(id));
     }
   }
@@ -119,7 +149,13 @@ export class GpuActions {
     return `${cell} ${behind}`;
   }
 
-  private async ask(id: string, title: string, body: string): Promise<boolean> {
+  /** Ask whether to restart now, or, where that makes sense, to leave it to the next start. */
+  private async ask(
+    id: string,
+    title: string,
+    body: string,
+    later: boolean
+  ): Promise<'now' | 'later' | null> {
     const { trans } = this;
     const lost = trans.__('All variables of the kernel will be lost.');
     const result = await showDialog({
@@ -127,10 +163,23 @@ export class GpuActions {
       body: [this.loss(id), body, lost].filter(one => one).join(' '),
       buttons: [
         Dialog.cancelButton({ label: trans.__('Cancel') }),
-        Dialog.warnButton({ label: trans.__('Restart') })
+        ...(later
+          ? [
+              Dialog.createButton({
+                label: trans.__('At next start'),
+                actions: [LATER]
+              })
+            ]
+          : []),
+        Dialog.warnButton({
+          label: later ? trans.__('Restart now') : trans.__('Restart')
+        })
       ]
     });
-    return result.button.accept;
+    if (!result.button.accept) {
+      return null;
+    }
+    return result.button.actions.includes(LATER) ? 'later' : 'now';
   }
 
   private async run<T>(
@@ -155,6 +204,7 @@ export class GpuActions {
 
   private refusal(error: ApiError): IRefusal {
     const { trans } = this;
+    const holders = error.details['holders'];
     if (error.status === 0) {
       return {
         message: trans.__('The Jupyter server does not answer.'),
@@ -163,6 +213,10 @@ export class GpuActions {
     }
     const message =
       error.message || trans.__('The server answered %1.', error.status);
-    return { message, hint: error.hint };
+    return {
+      message,
+      hint: error.hint,
+      holders: Array.isArray(holders) ? (holders as IDeviceGrant[]) : []
+    };
   }
 }

@@ -1,8 +1,10 @@
 import type {
   IDevice,
+  IDeviceGrant,
   IEnvironment,
   IEvent,
   IHealth,
+  ILeftover,
   INotice,
   IUsage
 } from './api/types';
@@ -17,9 +19,16 @@ export type Connection =
 export interface IRefusal {
   message: string;
   hint: string;
+  /** Who holds what was asked for. */
+  holders?: readonly IDeviceGrant[];
 }
 
-export type Busy = 'attach' | 'release' | 'restart';
+export type Busy = 'attach' | 'release' | 'restart' | 'end';
+
+/** How a leftover process is named where actions are kept: no other ever has that name. */
+export function leftoverKey(leftover: { pid: number; start: number }): string {
+  return `${leftover.pid}-${leftover.start}`;
+}
 
 /** All that the faces show; replaced, never changed. */
 export interface IState {
@@ -35,6 +44,8 @@ export interface IState {
   readonly loads: ReadonlyMap<string, readonly ISample[]>;
   /** What the broker tells of one's environments, the oldest first. */
   readonly notices: readonly INotice[];
+  /** Processes that outlived what had started them. */
+  readonly leftovers: readonly ILeftover[];
   readonly busy: ReadonlyMap<string, Busy>;
   readonly refusals: ReadonlyMap<string, IRefusal>;
 }
@@ -48,6 +59,7 @@ export const INITIAL: IState = {
   usage: new Map(),
   loads: new Map(),
   notices: [],
+  leftovers: [],
   busy: new Map(),
   refusals: new Map()
 };
@@ -96,6 +108,7 @@ export function applyEvent(
     usage,
     loads,
     notices: event.notices ?? (fresh ? [] : state.notices),
+    leftovers: event.leftovers ?? (fresh ? [] : state.leftovers),
     refusals: fresh ? state.refusals : without(state.refusals, removed)
   };
 }

@@ -1,6 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { IDevice, IEnvironment, IRequest } from './api/types';
+import type { IDevice, IEnvironment } from './api/types';
 import { formatMemory, formatShare, shortShare } from './units';
+
+/** Milliwatts of a watt. */
+const MILLI = 1000;
 
 /** Whose something is: the notebook's in front, another of the same user, somebody else's. */
 export type Owner = 'mine' | 'ours' | 'other';
@@ -155,10 +158,18 @@ export function deviceState(
     device.utilization === null || device.health === 'lost'
       ? ''
       : trans.__('%1 % busy', device.utilization);
+  const warm =
+    device.temperature === null ? '' : trans.__('%1 °C', device.temperature);
+  const watts =
+    device.power === null
+      ? ''
+      : trans.__('%1 W', Math.round(device.power / MILLI));
   const count = device.grants.length;
   const holders =
     folded && count ? trans._n('1 holder', '%1 holders', count) : '';
-  return [health[device.health], busy, holders].filter(it => it).join(' · ');
+  return [health[device.health], busy, warm, watts, holders]
+    .filter(it => it)
+    .join(' · ');
 }
 
 /** What a grant gives, in words: `whole, 23.5 GiB`, `50 %, 11.8 GiB`, `3.7 GiB`. */
@@ -241,37 +252,6 @@ export function missing(
     default:
       return null;
   }
-}
-
-/** What the form holds, as it was typed. */
-export interface IDraft {
-  share: string;
-  memory: string;
-  device: string;
-}
-
-/** Return the request of the form; null when nothing, or no number, was asked for. */
-export function requestOf(draft: IDraft): IRequest | null {
-  const request: IRequest = {};
-  const share = draft.share.trim().replace(',', '.');
-  if (share) {
-    const number = Number(share);
-    if (!Number.isFinite(number)) {
-      return null;
-    }
-    if (number < 1) {
-      request.fraction = number;
-    } else {
-      request.gpus = number;
-    }
-  }
-  if (draft.memory.trim()) {
-    request.memory = draft.memory.trim();
-  }
-  if (draft.device) {
-    request.devices = [draft.device];
-  }
-  return Object.keys(request).length ? request : null;
 }
 
 function reserve(device: IDevice): number {

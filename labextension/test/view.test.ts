@@ -6,7 +6,7 @@ import {
   parseMemory,
   shortShare
 } from '../src/units';
-import { freeMemory, requestOf, segments, summary } from '../src/view';
+import { freeMemory, inTree, segments, summary } from '../src/view';
 import { device, deviceGrant, environment, grant, trans } from './samples';
 
 const GIB = 2 ** 30;
@@ -99,17 +99,46 @@ it('free is what can still be granted', () => {
   expect(freeMemory(device({ health: 'lost' }))).toBe(0);
 });
 
-it('the form becomes the body of a request', () => {
-  const draft = { share: '', memory: '', device: '' };
-  expect(requestOf(draft)).toBeNull();
-  expect(requestOf({ ...draft, share: 'half' })).toBeNull();
-  expect(requestOf({ ...draft, share: '0,5' })).toEqual({ fraction: 0.5 });
-  expect(requestOf({ ...draft, share: '2', memory: '10G' })).toEqual({
-    gpus: 2,
-    memory: '10G'
+it('MIG instances stand below their GPU, whether that is listed or not', () => {
+  const part = (index: number, parent: string) =>
+    device({ uuid: `MIG-${parent}-${index}`, kind: 'mig', index, parent });
+  const rows = inTree([
+    part(0, 'GPU-7'),
+    device({ uuid: 'GPU-0' }),
+    part(1, 'GPU-7'),
+    part(0, 'GPU-0')
+  ]);
+  expect(
+    rows.map(row => (row.kind === 'device' ? row.device.uuid : row.uuid))
+  ).toEqual(['GPU-7', 'MIG-GPU-7-0', 'MIG-GPU-7-1', 'GPU-0', 'MIG-GPU-0-0']);
+  expect(rows.map(row => row.kind)).toEqual([
+    'divided',
+    'device',
+    'device',
+    'device',
+    'device'
+  ]);
+  expect(rows.map(row => row.kind === 'device' && row.within)).toEqual([
+    false,
+    true,
+    true,
+    false,
+    true
+  ]);
+});
+
+it('the bar tells this notebook from others of the same user', () => {
+  const shared = device({
+    grants: [
+      deviceGrant({ memory: GIB }),
+      deviceGrant({ memory: GIB, environment: 'kernel-2' }),
+      deviceGrant({ memory: GIB, environment: 'kernel-3', user: 'bob' })
+    ]
   });
-  expect(requestOf({ ...draft, memory: ' 4G ', device: 'GPU-1' })).toEqual({
-    memory: '4G',
-    devices: ['GPU-1']
-  });
+  const owners = { own: 'kernel-1', user: 'user' };
+  expect(segments(shared, owners, trans).map(part => part.kind)).toEqual([
+    'mine',
+    'ours',
+    'other'
+  ]);
 });

@@ -69,16 +69,21 @@ class Notebook:
 
     def attach_form(self, *, memory: str = "", gpus: str = "", device: str = "any") -> None:
         """Fill in the form, which stays open when it was refused, and send it."""
+        self.fill_form(memory=memory, gpus=gpus, device=device).click()
+
+    def fill_form(self, *, memory: str = "", gpus: str = "", device: str = "any") -> Locator:
+        """Fill in the form; return the button that sends it."""
         other = self.notebook.get_by_role("button", name="Other…")
         if other.get_attribute("aria-expanded") != "true":
             other.click()
         self.notebook.get_by_label("Memory").fill(memory)
         self.notebook.get_by_label("GPUs", exact=True).fill(gpus)
-        self.notebook.get_by_label("Device").select_option(device)
-        self.notebook.get_by_role("button", name="Attach", exact=True).click()
+        if device != "any":
+            self.notebook.get_by_role("checkbox", name=device).check()
+        return self.notebook.get_by_role("button", name="Attach", exact=True)
 
     def release(self) -> None:
-        self.notebook.get_by_role("button", name="Release").click()
+        self.notebook.get_by_role("button", name="Release", exact=True).click()
 
     def expect_summary(self, text: str) -> None:
         """Wait until the button in the toolbar says so."""

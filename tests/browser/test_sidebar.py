@@ -86,10 +86,12 @@ def test_refusal_names_the_holders_in_the_panel(notebook: Notebook) -> None:
 def test_a_request_that_nobody_could_grant_is_explained(notebook: Notebook) -> None:
     notebook.open()
     notebook.show()
-    notebook.attach_form(gpus="1.5")
-    expect(notebook.refusal).to_contain_text("a fraction lives on one device")
-    notebook.attach_form(memory="4X")
-    expect(notebook.refusal).to_contain_text("not an amount of memory")
+    attach = notebook.fill_form(gpus="1.5")
+    expect(notebook.notebook).to_contain_text("a fraction lives on one device")
+    expect(attach).to_be_disabled()
+    notebook.fill_form(memory="4X")
+    expect(notebook.notebook).to_contain_text("not an amount of memory")
+    expect(attach).to_be_disabled()
     notebook.expect_summary("GPU: none")
 
 
@@ -209,7 +211,8 @@ def test_pictures_of_a_narrow_and_of_a_wide_panel(jupyter: Jupyter, page: Page) 
     notebook.shoot("panel", themes=("light", "dark"))
     notebook.notebook.get_by_role("button", name="Other…").click()
     notebook.notebook.get_by_label("Memory").fill("4G")
-    expect(notebook.notebook).to_contain_text("3.7 GiB")
+    expect(notebook.notebook).to_contain_text("50 %, 3.7 GiB, leaves 16.6 GiB")
+    notebook.shoot("form", themes=("light", "dark"))
     for name, width in (("narrow", 200), ("wide", 460)):
         notebook.resize(width)
         notebook.shoot(f"panel-{name}")

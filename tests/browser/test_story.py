@@ -145,6 +145,10 @@ def test_story(driver: FakeDriver, jupyter: Jupyter, page: Page) -> None:
     old = jupyter.environment("debug.ipynb")
     assert [grant["device"] for grant in old["grants"]] == [second]
     desk.attach("1 GPU")
+    dialog.get_by_role("button", name="At next start").click()
+    desk.expect_summary("GPU: 1, at restart")
+    assert jupyter.environment("debug.ipynb")["pid"] == old["pid"]
+    desk.notebook.get_by_role("button", name="Restart", exact=True).click()
     dialog.get_by_role("button", name="Restart").click()
     jupyter.until(lambda: jupyter.environment("debug.ipynb")["pid"] not in (old["pid"], None))
     desk.expect_summary("GPU: 1")

@@ -1,39 +1,77 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import React, { useEffect, useId, useRef, useState } from 'react';
+import React, { useState } from 'react';
 import type { IDevice, IRequest } from '../api/types';
-import { otherUnit } from '../units';
-import { deviceLabel, requestOf, type IDraft } from '../view';
+import { landings } from '../draft';
+import { usePreview, type IPreview, type Place } from '../preview';
+import { formatMemory } from '../units';
+import { amount, deviceLabel, freeMemory } from '../view';
+import { AttachForm } from './AttachForm';
+import { Blocked, type IBlockedActions } from './Blocked';
 
 export interface IAttachProps {
   devices: readonly IDevice[];
+  /** The environment that is to have something. */
+  own: string;
   /** Whether something is held already: attaching then replaces it. */
   holding: boolean;
   disabled: boolean;
   /** Whether the last request was refused: what was typed then stays to be mended. */
   refused: boolean;
   attach(request: IRequest): void;
+  place: Place;
+  blocked: IBlockedActions;
   trans: TranslationBundle;
 }
 
-const EMPTY: IDraft = { share: '', memory: '', device: '' };
+/** What is free, in a word: when it changes, what was tried is tried again. */
+export function stampOf(devices: readonly IDevice[]): string {
+  return devices
+    .map(device => `${device.grants.length}:${freeMemory(device)}`)
+    .join();
+}
 
-/** Quick choices, and a small form for everything else. */
+/** Quick choices, which tell beforehand what comes of them, and a form for everything else. */
 export function Attach(props: IAttachProps): JSX.Element {
-  const { holding, disabled, trans } = props;
+  const { devices, own, holding, disabled, place, blocked, trans } = props;
   const [open, setOpen] = useState(false);
+  const [near, setNear] = useState<INear | null>(null);
+  const leave = (by: INear['by']) =>
+    setNear(now => (now?.by === by ? null : now));
+  const { preview, fresh } = usePreview(
+    place,
+    open || disabled || !near ? null : near.request,
+    stampOf(devices)
+  );
   const quick = (label: string, request: IRequest) => (
     <button
       type="button"
       className="jp-Genv-button"
       disabled={disabled}
       aria-label={trans.__('Attach %1', label)}
-      onClick={() => props.attach(request)}
+      onPointerEnter={() => setNear({ request, by: 'pointer' })}
+      onFocus={event => {
+        // Not when the panel is opened by a click: nobody has chosen anything then.
+        if (event.target.matches(':focus-visible')) {
+          setNear({ request, by: 'focus' });
+        }
+      }}
+      onClick={() => {
+        setNear(null);
+        props.attach(request);
+      }}
     >
       {label}
     </button>
   );
   return (
-    <>
+    <div
+      onPointerLeave={() => leave('pointer')}
+      onBlur={event => {
+        if (!event.currentTarget.contains(event.relatedTarget)) {
+          leave('focus');
+        }
+      }}
+    >
       <div
         className="jp-Genv-actions"
         role="group"
@@ -43,8 +81,8 @@ export function Attach(props: IAttachProps): JSX.Element {
           {holding ? trans.__('Change to') : trans.__('Attach')}
         </span>
         <span className="jp-Genv-choices">
-          {quick(trans.__('½ GPU'), { fraction: 0.5 })}
-          {quick(trans.__('1 GPU'), { gpus: 1 })}
+          {quick(trans.__('½ GPU'), HALF_OF_ONE)}
+          {quick(trans.__('1 GPU'), ONE)}
           <button
             type="button"
             className="jp-Genv-button"
@@ -56,108 +94,63 @@ export function Attach(props: IAttachProps): JSX.Element {
           </button>
         </span>
       </div>
-      {open && <Form {...props} close={() => setOpen(false)} />}
-    </>
+      {open ? (
+        <AttachForm {...props} close={() => setOpen(false)} />
+      ) : (
+        <div className="jp-Genv-outlook" role="status" data-fresh={fresh}>
+          {preview && fresh && (
+            <Outlook
+              preview={preview}
+              devices={devices}
+              own={own}
+              blocked={blocked}
+              trans={trans}
+            />
+          )}
+        </div>
+      )}
+    </div>
   );
 }
 
-function Form(props: IAttachProps & { close(): void }): JSX.Element {
-  const { devices, disabled, refused, close, trans } = props;
-  const [draft, setDraft] = useState(EMPTY);
-  const asked = useRef<'no' | 'sent' | 'running'>('no');
-  const id = useId();
-  const request = requestOf(draft);
-  const odd = !request && draft.share.trim() !== '';
-  useEffect(() => {
-    if (asked.current === 'sent' && disabled) {
-      asked.current = 'running';
-    } else if (asked.current === 'running' && !disabled) {
-      asked.current = 'no';
-      if (!refused) {
-        close();
-      }
-    }
-  }, [disabled, refused, close]);
-  const change =
-    (field: keyof IDraft) =>
-    (event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement>) =>
-      setDraft({ ...draft, [field]: event.target.value });
-  return (
-    <form
-      className="jp-Genv-form"
-      data-lm-suppress-shortcuts="true"
-      onSubmit={event => {
-        event.preventDefault();
-        if (request) {
-          asked.current = 'sent';
-          props.attach(request);
-        }
-      }}
-      onKeyDown={event => {
-        if (event.key === 'Escape') {
-          event.stopPropagation();
-          props.close();
-        }
-      }}
-    >
-      <label htmlFor={`${id}-memory`}>{trans.__('Memory')}</label>
-      <span className="jp-Genv-field">
-        <input
-          id={`${id}-memory`}
-          className="jp-Genv-input"
-          placeholder={trans.__('4G or 4GiB')}
-          autoFocus
-          autoComplete="off"
-          spellCheck={false}
-          value={draft.memory}
-          onChange={change('memory')}
-        />
-        <span className="jp-Genv-unit">{otherUnit(draft.memory)}</span>
-      </span>
-      <label htmlFor={`${id}-share`}>{trans.__('GPUs')}</label>
-      <span className="jp-Genv-field">
-        <input
-          id={`${id}-share`}
-          className="jp-Genv-input"
-          placeholder={trans.__('0.5 or 2')}
-          inputMode="decimal"
-          autoComplete="off"
-          aria-invalid={odd}
-          value={draft.share}
-          onChange={change('share')}
-        />
-        <span className="jp-Genv-unit" role="status">
-          {odd && trans.__('not a number')}
-        </span>
-      </span>
-      <label htmlFor={`${id}-device`}>{trans.__('Device')}</label>
-      <span className="jp-Genv-field">
-        <select
-          id={`${id}-device`}
-          className="jp-Genv-input"
-          value={draft.device}
-          onChange={change('device')}
-        >
-          <option value="">{trans.__('any')}</option>
-          {devices.map(device => (
-            <option key={device.uuid} value={device.uuid}>
-              {deviceLabel(device, trans)}
-            </option>
-          ))}
-        </select>
-      </span>
-      <span className="jp-Genv-formActions">
-        <button type="button" className="jp-Genv-button" onClick={props.close}>
-          {trans.__('Cancel')}
-        </button>
-        <button
-          type="submit"
-          className="jp-Genv-button jp-mod-main"
-          disabled={disabled || !request}
-        >
-          {trans.__('Attach')}
-        </button>
-      </span>
-    </form>
+/** The quick choice that somebody is about to take, and how they show it. */
+interface INear {
+  request: IRequest;
+  by: 'pointer' | 'focus';
+}
+
+const HALF_OF_ONE: IRequest = { fraction: 0.5 };
+const ONE: IRequest = { gpus: 1 };
+
+/** What would come of a quick choice, in a line; or why nothing would. */
+function Outlook(props: {
+  preview: IPreview;
+  devices: readonly IDevice[];
+  own: string;
+  blocked: IBlockedActions;
+  trans: TranslationBundle;
+}): JSX.Element | null {
+  const { preview, devices, own, blocked, trans } = props;
+  if (preview.kind === 'refused') {
+    return (
+      <Blocked refusal={preview.refusal} actions={blocked} trans={trans} />
+    );
+  }
+  if (preview.kind === 'unknown') {
+    return null;
+  }
+  const said = landings(devices, own, preview.grants).flatMap(
+    ({ device, grant, left }) =>
+      grant
+        ? [
+            trans.__(
+              '%1: %2, leaves %3',
+              deviceLabel(device, trans),
+              amount(grant, trans),
+              formatMemory(left)
+            )
+          ]
+        : []
   );
+  return <p>{said.join('; ')}</p>;
 }

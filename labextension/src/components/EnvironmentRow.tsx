@@ -20,6 +20,8 @@ export interface IEnvironmentRowProps {
   own: boolean;
   path: string | null;
   busy: boolean;
+  /** Why the last that was asked for it was refused. */
+  refusal: string | undefined;
   actions: IRowActions;
   now: number;
   trans: TranslationBundle;
@@ -86,6 +88,11 @@ export const EnvironmentRow = React.memo(function EnvironmentRow(
             {trans.__('Release')}
           </button>
         )}
+      {props.refusal && (
+        <span className="jp-Genv-trouble" role="alert">
+          {props.refusal}
+        </span>
+      )}
     </>
   );
 });

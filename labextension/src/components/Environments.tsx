@@ -96,6 +96,11 @@ function Body(props: IEnvironmentsProps): JSX.Element {
                 own={entry.row.environment.id === own}
                 path={actions.pathOf(entry.row.environment)}
                 busy={state.busy.has(entry.row.environment.id)}
+                refusal={
+                  entry.row.environment.id === own
+                    ? undefined
+                    : state.refusals.get(entry.row.environment.id)?.message
+                }
                 actions={actions}
                 now={now}
                 trans={trans}

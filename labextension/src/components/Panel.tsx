@@ -1,5 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React, { useMemo } from 'react';
+import type { ILeftover } from '../api/types';
 import type { IFolds } from '../folds';
 import type { ITarget } from '../kernel';
 import type { IState } from '../state';
@@ -7,6 +8,7 @@ import type { IOwners } from './Device';
 import { Devices } from './Devices';
 import { Environments } from './Environments';
 import type { IRowActions } from './EnvironmentRow';
+import { Leftovers } from './Leftovers';
 import { Prose } from './Prose';
 import { ThisNotebook, type INotebookActions } from './ThisNotebook';
 
@@ -18,6 +20,8 @@ export interface IPanelProps {
   /** The sections that are not wanted. */
   hidden: ReadonlySet<string>;
   folds: IFolds;
+  /** End a leftover process. */
+  end(leftover: ILeftover): void;
   retry(): void;
   now: number;
   trans: TranslationBundle;
@@ -80,6 +84,15 @@ export function Panel(props: IPanelProps): JSX.Element {
                 />
               )}
             </>
+          )}
+          {shown('leftovers') && state.leftovers.length > 0 && (
+            <Leftovers
+              state={state}
+              end={props.end}
+              folds={folds}
+              now={now}
+              trans={trans}
+            />
           )}
           <Notices state={state} trans={trans} />
         </div>

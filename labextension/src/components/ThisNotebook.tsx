@@ -1,11 +1,13 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import React from 'react';
+import React, { useCallback, useMemo } from 'react';
 import type { IDevice, IEnvironment, IRequest, IUsage } from '../api/types';
 import type { ITarget } from '../kernel';
+import type { IPreview } from '../preview';
 import type { Busy, IRefusal } from '../state';
 import { amount, deviceLabel, missing, replacing } from '../view';
 import type { IFolds } from '../folds';
 import { Attach } from './Attach';
+import { Blocked, type IBlockedActions } from './Blocked';
 import { GrantState, Swatch } from './GrantState';
 import { Heading } from './Heading';
 import { Limits } from './Limits';
@@ -18,6 +20,11 @@ export interface INotebookActions {
   release(): void;
   restart(): void;
   dismiss(): void;
+  /** Say what a request of an environment would get now. */
+  place(environment: string, request: IRequest): Promise<IPreview>;
+  /** Whether an environment is the reader's. */
+  isMine(environment: string): boolean;
+  releaseOther(environment: string): void;
 }
 
 export interface IThisNotebookProps {
@@ -83,7 +90,19 @@ function Managed(
   props: IThisNotebookProps & { environment: IEnvironment }
 ): JSX.Element {
   const { environment, usage, refusal, busy, actions, devices, trans } = props;
-  const { grants } = environment;
+  const { grants, id } = environment;
+  const place = useCallback(
+    (request: IRequest) => actions.place(id, request),
+    [actions, id]
+  );
+  const blocked = useMemo(
+    () => ({
+      own: id,
+      isMine: actions.isMine,
+      release: actions.releaseOther
+    }),
+    [actions, id]
+  );
   const held = grants.some(grant => grant.state !== 'draining');
   const draining = grants.some(grant => grant.state === 'draining');
   const restarting =
@@ -125,12 +144,20 @@ function Managed(
       </div>
       <div role="alert">
         {refusal && (
-          <Refusal refusal={refusal} dismiss={actions.dismiss} trans={trans} />
+          <Refusal
+            refusal={refusal}
+            blocked={blocked}
+            dismiss={actions.dismiss}
+            trans={trans}
+          />
         )}
       </div>
       <Attach
         key={environment.id}
         devices={devices}
+        own={environment.id}
+        place={place}
+        blocked={blocked}
         holding={held}
         disabled={busy !== undefined || restarting}
         refused={refusal !== undefined}
@@ -222,6 +249,7 @@ function State(
 
 function Refusal(props: {
   refusal: IRefusal;
+  blocked: IBlockedActions;
   dismiss: () => void;
   trans: TranslationBundle;
 }): JSX.Element {
@@ -237,14 +265,7 @@ function Refusal(props: {
       >
         ×
       </button>
-      <p>
-        <Prose text={refusal.message} />
-      </p>
-      {refusal.hint && (
-        <p className="jp-Genv-hint">
-          <Prose text={refusal.hint} />
-        </p>
-      )}
+      <Blocked refusal={refusal} actions={props.blocked} trans={trans} />
     </div>
   );
 }

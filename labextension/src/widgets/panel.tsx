@@ -40,6 +40,7 @@ export class GpuPanel extends ReactWidget {
         rows={this.rows}
         hidden={this.gpu.settings.choices.hidden}
         folds={this.gpu.folds}
+        end={leftover => void this.gpu.actions.end(leftover)}
         retry={() => this.gpu.retry()}
         now={Date.now()}
         trans={trans}
@@ -95,7 +96,13 @@ export class GpuPanel extends ReactWidget {
       this.withKernel(id => this.gpu.actions.attach(id, request)),
     release: () => this.withKernel(id => this.gpu.actions.release(id)),
     restart: () => this.withKernel(id => this.gpu.actions.restart(id)),
-    dismiss: () => this.withKernel(id => this.gpu.store.dismiss(id))
+    dismiss: () => this.withKernel(id => this.gpu.store.dismiss(id)),
+    place: (id, request) => this.gpu.actions.place(id, request),
+    isMine: id => {
+      const environment = this.gpu.store.state.environments.get(id);
+      return !!environment && environment.processes !== null;
+    },
+    releaseOther: id => void this.gpu.actions.release(id)
   };
 
   private readonly rows: IRowActions = {
