@@ -2,9 +2,10 @@
 
 Order of candidates for a shared request: the device this environment is on already, then one that
 the same owner shares, then the fullest on which it fits, then an empty one (and, last, an empty
-one that outsiders use), so that whole devices stay whole. For whole devices: the environment's
-own, then the lowest index. A device whose readings cannot be relied on comes after all others.
-Several devices are given all or none.
+one that outsiders use), so that whole devices stay whole. One that another user works on comes
+after these, or not at all, unless the policy says otherwise: under MPS users take turns. For whole
+devices: the environment's own, then the lowest index. A device whose readings cannot be relied on
+comes after all others. Several devices are given all or none.
 """
 
 from __future__ import annotations
@@ -17,10 +18,18 @@ from msgspec import Struct
 from genv_jupyter.demand import Demand
 from genv_jupyter.policy import Policy
 from genv_jupyter.reasons import refusal
-from genv_jupyter.slots import Own, Slot, memory_on, outsiders, resolve
+from genv_jupyter.slots import Own, Slot, memory_on, others_on, outsiders, resolve
 from genv_jupyter.units import WHOLE
 
 __all__ = ["Own", "Placed", "Slot", "place", "resolve", "satisfied"]
+
+_MINE, _MIXED, _SHARED, _EMPTY, _USED, _OTHERS, _SICK = range(1, 8)
+"""For a shared request, the best first: a device that its owner shares, and others too; one that
+somebody shares; an empty one, or one that outsiders use; one that only others work on; one whose
+readings cannot be relied on."""
+
+_FIRST = (_EMPTY, _USED, _SICK)
+"""Of these the first is as good as any; of the others the fullest is best."""
 
 _NOTHING: Mapping[str, Own] = MappingProxyType({})
 
@@ -172,6 +181,7 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
     """
     memory, fraction, compute = demand.memory, demand.fraction or 0, demand.compute or 0
     ceiling = policy.compute_overcommit - compute
+    apart = policy.share_between_users
     best: Slot | None = None
     best_rank, best_left = 9, 0
     need, measured = memory or 0, -1
@@ -183,16 +193,20 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
         if left < need:
             continue
         if slot.health != "ok":
-            rank = 5
+            rank = _SICK
         elif owner in slot.owners:
-            rank = 1
+            rank = _MINE
         elif slot.shared:
-            rank = 2
-        elif best_rank <= 3:
+            rank = _SHARED
+        elif best_rank <= _EMPTY:
             continue
         else:
-            rank = 4 if slot.external and outsiders(slot, policy) else 3
-        if rank > best_rank or (rank == best_rank and (rank > 2 or left >= best_left)):
+            rank = _USED if slot.external and outsiders(slot, policy) else _EMPTY
+        if apart != "always" and others_on(slot, owner):
+            if apart == "never":
+                continue
+            rank = _MIXED if rank == _MINE else max(rank, _OTHERS)
+        if rank > best_rank or (rank == best_rank and (rank in _FIRST or left >= best_left)):
             continue
         if need < 1 or slot.exclusive or slot.health == "lost":
             continue

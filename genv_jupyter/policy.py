@@ -32,6 +32,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     mps_minimum
         Bytes of the smallest cap under MPS: the driver counts a process's CUDA context, 300 to
         500 MiB, as a part of it.
+    share_between_users
+        Where a device that another user works on stands among those for a shared request: after
+        all others (``last``), nowhere (``never``), or where it would without (``always``).
     confirm_seconds
         Seconds for which no process of the family may be on a device before a release that the
         process never confirmed is believed.
@@ -46,4 +49,5 @@ class Policy(Struct, frozen=True, kw_only=True):
     mps: Literal["auto", "always", "never"] = "auto"
     mps_memory_only: bool = True
     mps_minimum: int = 512 * 2**20
+    share_between_users: Literal["last", "never", "always"] = "last"
     confirm_seconds: float = 5.0

@@ -51,6 +51,8 @@ class Slot:
         explains.
     graphics
         The part of ``external`` that graphics processes hold: the desktop.
+    users
+        Owners (``local:1000``) whose processes compute there outside any environment.
     servers
         The part of ``external`` that our own MPS servers hold: they leave for a whole grant.
     """
@@ -68,6 +70,7 @@ class Slot:
     external: int = 0
     graphics: int = 0
     servers: int = 0
+    users: frozenset[str] = frozenset()
     health: Health = "ok"
 
     @property
@@ -109,6 +112,11 @@ def outsiders(slot: Slot, policy: Policy) -> bool:
         return False
     desktop = max(policy.desktop_memory, slot.capacity * policy.desktop_share // WHOLE)
     return slot.graphics > desktop or external - slot.graphics > RESIDUE
+
+
+def others_on(slot: Slot, owner: str) -> bool:
+    """Tell whether somebody else than ``owner`` works on a device, as far as that is known."""
+    return len(slot.owners) > (owner in slot.owners) or bool(slot.users - {owner})
 
 
 def memory_on(slot: Slot, demand: Demand) -> int:

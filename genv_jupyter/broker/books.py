@@ -126,6 +126,11 @@ class Books:
             self.changed_environments.add(heir)
         self.changed_devices.update(self.grants.get(environment, ()))
 
+    def touch_device(self, device: str) -> None:
+        """Note that the view of a device, and of the environments that are on it, have changed."""
+        self.changed_devices.add(device)
+        self.changed_environments.update(it.environment for it in self.on_device[device].values())
+
     def want(self, server: str, want: Want) -> None:
         """Leave word for a server; a later word for the same kernel replaces an earlier one."""
         waiting = self.wants.setdefault(server, [])
@@ -188,9 +193,7 @@ class Books:
     def _add(self, row: GrantRow) -> None:
         self.grants.setdefault(row.environment, {})[row.device] = row
         self.on_device.setdefault(row.device, {})[row.id] = row
-        self.slots[row.device].add(row.owner, *counted(row))
-        self.touch(row.environment)
-        self.changed_devices.add(row.device)
+        self._count(row, self.slots[row.device].add)
 
     def _drop(self, row: GrantRow) -> None:
         mine = self.grants[row.environment]
@@ -198,10 +201,17 @@ class Books:
         if not mine:
             del self.grants[row.environment]
         del self.on_device[row.device][row.id]
-        self.slots[row.device].drop(row.owner, *counted(row))
+        self._count(row, self.slots[row.device].drop)
         self.quiet_since.pop(row.id, None)  # gone, or another state: it is quiet from then on
+
+    def _count(self, row: GrantRow, count: Callable[..., None]) -> None:
+        """Count a grant, or take it back; those who share with other users are told of it."""
+        users = len(self.slots[row.device].owners)
+        count(row.owner, *counted(row))
         self.touch(row.environment)
         self.changed_devices.add(row.device)
+        if len(self.slots[row.device].owners) != users:
+            self.touch_device(row.device)
 
 
 class Change:

@@ -85,6 +85,13 @@ class PolicySettings(Configurable):
         help="The smallest cap under MPS, where a process's CUDA context (300 to 500 MiB) counts "
         "as a part of it: bytes, 512MiB.",
     )
+    share_between_users = Enum(
+        ["last", "never", "always"],
+        _DEFAULTS.share_between_users,
+        help="Whether users share a device with each other. Their work takes turns there, under "
+        "MPS too, and nobody has a ceiling of compute. 'last': only where nothing else is free; "
+        "'never'; 'always': as with devices of their own.",
+    ).tag(config=True)
     confirm_seconds = Seconds(
         _DEFAULTS.confirm_seconds,
         help="For how long no process of an environment may be on a device before a release that "

@@ -284,6 +284,7 @@ class Core:
         self._set_health(slot, device.health)
         slot.graphics = usage.graphics
         slot.servers = usage.servers
+        self._set_users(slot, usage.users)
         seen = (usage.external or 0) + (usage.unattributed or 0) + usage.servers
         slot.external = seen + self._excess(usage)
 
@@ -307,13 +308,16 @@ class Core:
                 del self.books.slots[uuid]
                 self.books.changed_devices.add(uuid)
 
+    def _set_users(self, slot: Slot, users: frozenset[str]) -> None:
+        if slot.users != users:
+            slot.users = users
+            self.books.touch_device(slot.uuid)
+
     def _set_health(self, slot: Slot, health: Health) -> None:
         if slot.health == health:
             return
         slot.health = health
-        self.books.changed_devices.add(slot.uuid)
-        for grant in self.books.on_device[slot.uuid].values():
-            self.books.changed_environments.add(grant.environment)
+        self.books.touch_device(slot.uuid)
 
     def _compare(self, uuid: str, old: DeviceUsage | None, new: DeviceUsage | None) -> None:
         """Note a device of which there is something to tell since it was told last."""

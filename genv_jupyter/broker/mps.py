@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from genv_jupyter import slots
 from genv_jupyter.broker import faults
 from genv_jupyter.broker.faults import Faults
 from genv_jupyter.broker.posts import post_of, uid_of
@@ -206,8 +207,17 @@ def client_of(core: Core, grants: Sequence[GrantRow]) -> MpsClient | None:
     if daemons is None or len(grants) != 1 or (post := post_of(grants[0])) is None:
         return None
     (grant,) = grants
-    compute = None if grant.compute is None else grant.compute // grant.processes
+    ceiling = grant.compute is not None and not others_on(core, grant)
+    compute = (grant.compute or 0) // grant.processes if ceiling else None
     return MpsClient(str(daemons.path(post)), grant.cap, compute)
+
+
+def others_on(core: Core, grant: GrantRow) -> bool:
+    """Say whether another user works on a grant's device: their daemons take turns there.
+
+    Then half of the multiprocessors for half of the time would be a quarter: nobody has a ceiling.
+    """
+    return slots.others_on(core.books.slots[grant.device], grant.owner)
 
 
 def _clients(core: Core, row: EnvironmentRow, device: str) -> int:

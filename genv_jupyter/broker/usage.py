@@ -66,6 +66,13 @@ class DeviceUsage(Struct):
         return sum(process.memory or 0 for process in self.own.get(environment, ()))
 
     @property
+    def users(self) -> frozenset[str]:
+        """Owners whose processes compute here outside any environment."""
+        return frozenset(
+            f"local:{it.uid}" for it in self.outside if it.uid is not None and it.kind == "compute"
+        )
+
+    @property
     def environments(self) -> int | None:
         """Bytes that all environments together are known to use."""
         return sum(map(self.used_by, self.own)) if self.known else None

@@ -112,6 +112,7 @@ def grant_view(core: Core, grant: GrantRow) -> Grant:
             started=grant.started,
             verified=None if verdict is None else verdict.verified,
             cause=None if verdict is None else reason_of(_label(core, grant), grant, verdict),
+            others=grant.mps and mps.others_on(core, grant),
         ),
         since=core.stamp(grant.since),
     )

@@ -138,12 +138,14 @@ def limits_of(
     started: int | None = None,
     verified: bool | None = None,
     cause: str | None = None,
+    others: bool = False,
 ) -> Limits:
     """Say honestly how strong each limit of a grant is.
 
     ``without`` is why a shared grant does not run under MPS, ``started`` the cap in bytes with
     which its processes run until they are restarted, where that is another one. ``verified`` says
     whether all of its processes were seen to work through MPS, ``cause`` what is wrong with them.
+    ``others`` says that another user works on the device too.
     """
     if simulated:
         nothing = Limit(strength="none", verified=None, reason="The device is simulated.")
@@ -161,9 +163,11 @@ def limits_of(
         if started is not None:
             kept = f"What runs keeps the {format_memory(started)} that it started with."
             memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {kept}")
+        if others:
+            memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {_TURNS}")
         return Limits(
             memory=_seen(memory, verified, cause),
-            compute=_ceiling(compute, verified, cause),
+            compute=_NOT_AMONG_USERS if compute and others else _ceiling(compute, verified, cause),
             devices=devices,
         )
     memory = Limit(
@@ -189,6 +193,15 @@ _UNDER_MPS = Limit(
     verified=None,
     reason="Under MPS the driver refuses what is above it, to each process for itself. That stops "
     "accidents: the process could take itself out of MPS.",
+)
+
+
+_TURNS = "Another user works on this device too: users take turns on it, under MPS as well."
+_NOT_AMONG_USERS = Limit(
+    strength="none",
+    verified=None,
+    reason=f"{_TURNS} A process that starts now has no ceiling: half of the multiprocessors for "
+    "half of the time would be a quarter.",
 )
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import (
     BadRequest,
     CudaInitialized,
@@ -172,6 +173,58 @@ def test_a_broker_that_leaves_ends_idle_daemons(desk: MpsBench) -> None:
     daemons = [desk.daemon(number) for number in (0, 1)]
     desk.broker.close()
     assert daemons[0].pid() is not None and daemons[1].pid() is None
+
+
+# -- other users ----------------------------------------------------------------------------------
+
+
+def test_where_another_user_works_there_is_no_ceiling(
+    desk: MpsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = desk.kernel(), desk.process()
+    before = mine.attach(Request(devices=("0",), fraction=0.5))
+    assert mps_of(before)[MPS_THREADS] == "50"
+    uid = processes.uid_of
+    monkeypatch.setattr(processes, "uid_of", lambda pid: 4711 if pid == theirs.pid else uid(pid))
+    used = desk.source.devices[0].processes
+    assert used is not None
+    used.append(ProcessReading(theirs.pid, GIB, "compute"))
+    desk.broker.changes(desk.me)
+    desk.tick()
+    now = mine.now
+    assert mps_of(now)[MPS_THREADS] is None, "half of the half is not what was granted"
+    assert mps_of(now)[MPS_MEMORY] == mps_of(before)[MPS_MEMORY]
+    assert strengths(now) == ("driver", "none")
+    assert "Another user works on this device too" in now.grants[0].limits.memory.reason
+    assert "would be a quarter" in now.grants[0].limits.compute.reason
+    event = desk.broker.changes(desk.me)
+    assert event is not None and mine.id in [it.id for it in event.environments]
+    used.clear()
+    desk.tick()
+    assert mps_of(mine.now)[MPS_THREADS] == "50" and strengths(mine.now) == ("driver", "driver")
+
+
+def test_a_device_of_another_user_is_taken_last_or_never(
+    real: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = processes.uid_of
+    for policy, refused in ((Policy(), False), (Policy(share_between_users="never"), True)):
+        with mps_bench(real, policy) as desk:
+            theirs = desk.process()
+            monkeypatch.setattr(
+                processes, "uid_of", lambda pid, pids=(theirs.pid,): 1 if pid in pids else uid(pid)
+            )
+            used = desk.source.devices[0].processes
+            assert used is not None
+            used.append(ProcessReading(theirs.pid, GIB, "compute"))
+            desk.tick()
+            assert desk.kernel().attach(MEMORY).grants[0].device == desk.device(1)
+            if refused:
+                with pytest.raises(NoCapacity) as refusal:
+                    desk.kernel().attach(Request(devices=("0",), memory="1GiB"))
+                assert "users do not share" in str(refusal.value.details["reasons"])
+            else:
+                desk.kernel().attach(Request(devices=("0",), memory="1GiB"))
 
 
 # -- where it is not used -------------------------------------------------------------------------
@@ -432,8 +485,6 @@ def test_a_daemon_that_dies_is_started_again_with_its_ceiling(desk: MpsBench) ->
 
 
 def test_memory_of_our_own_servers_is_no_outsiders(desk: MpsBench) -> None:
-    from genv_jupyter.devices.source import ProcessReading
-
     kernel = desk.kernel()
     kernel.attach(Request(devices=("0",), memory="4GiB"))
     pid = desk.daemon(0).pid()

@@ -111,7 +111,46 @@ def test_shared_goes_to_the_fullest_on_which_it_fits() -> None:
     slots[1].add(OTHER, 4 * GIB, None, False)
     slots[2].add(OTHER, 16 * GIB, None, False)
     slots[3].add(OTHER, 23 * GIB, None, False)
+    always = Policy(share_between_users="always")
+    assert indices(slots, place(slots, ask(memory="2GiB"), ME, always)) == [2]
+
+
+def test_a_device_of_other_users_comes_last_or_never_or_as_any_other() -> None:
+    slots, two = gpus(3), ask(gpus=2, memory="2GiB")
+    slots[0].add(OTHER, GIB, None, False)
+    slots[1].external, slots[1].users = 4 * GIB, frozenset({OTHER})
     assert indices(slots, place(slots, ask(memory="2GiB"), ME, POLICY)) == [2]
+    assert indices(slots, place(slots, two, ME, POLICY)) == [1, 2], "the fuller one of those"
+    never = Policy(share_between_users="never")
+    assert indices(slots, place(slots, ask(memory="2GiB"), ME, never)) == [2]
+    for at in (0, 1):
+        assert "users do not share devices here" in reason(slots, two, at, policy=never)
+    always = Policy(share_between_users="always")
+    assert indices(slots, place(slots, ask(memory="2GiB"), ME, always)) == [0]
+
+
+def test_what_one_has_where_others_have_come_may_still_change() -> None:
+    slots, never = gpus(1), Policy(share_between_users="never")
+    slots[0].add(ME, GIB, None, False)
+    slots[0].users = frozenset({OTHER})
+    own = {slots[0].uuid: Own(GIB, None, False)}
+    assert place(slots, ask(memory="2GiB"), ME, never, own)[0].memory == 2 * GIB
+    refused(NoCapacity, slots, ask(memory="2GiB"), policy=never)
+
+
+def test_own_processes_outside_environments_are_no_other_users() -> None:
+    slots = gpus(1)
+    slots[0].users = frozenset({ME})
+    place(slots, ask(memory="2GiB"), ME, Policy(share_between_users="never"))
+
+
+def test_a_device_shared_with_others_comes_after_one_of_ones_own() -> None:
+    slots = gpus(3)
+    for slot, owner in ((slots[0], OTHER), (slots[0], ME), (slots[1], ME)):
+        slot.add(owner, GIB, None, False)
+    assert indices(slots, place(slots, ask(memory="2GiB"), ME, POLICY)) == [1]
+    slots[1].drop(ME, GIB, None, False)
+    assert indices(slots, place(slots, ask(memory="2GiB"), ME, POLICY)) == [0], "before an empty"
 
 
 def test_fullest_is_the_least_left_whatever_its_size() -> None:
@@ -150,7 +189,7 @@ def test_whole_takes_the_lowest_index() -> None:
 def test_several_are_answered_in_index_order() -> None:
     slots = gpus(4)
     slots[3].add(ME, GIB, None, False)
-    slots[1].add(OTHER, GIB, None, False)
+    slots[1].add(ME, GIB, None, False)
     assert indices(slots, place(slots, ask(gpus=2, memory="2GiB"), ME, POLICY)) == [1, 3]
 
 

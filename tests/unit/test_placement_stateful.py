@@ -7,6 +7,7 @@ worked out from that list each time, in the words of the rules and not in those 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from genv_jupyter.placement import Own, Placed, Slot, place, satisfied
 from genv_jupyter.policy import Policy
 
 MIB = 2**20
+Between = Literal["last", "never", "always"]
 OWNERS = ("local:1", "local:2")
 ENVIRONMENTS = tuple(f"{owner}/{number}" for owner in OWNERS for number in range(2))
 SIZES = (8_000 * MIB, 24_000 * MIB, 24_001 * MIB)
@@ -56,6 +58,7 @@ class Card:
     capacity: int
     compute_outside: int = 0
     graphics: int = 0
+    users: frozenset[str] = frozenset()
     health: Health = "ok"
     grants: list[Given] = field(default_factory=list)
 
@@ -88,9 +91,10 @@ class Placement(RuleBasedStateMachine):
     @initialize(
         sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4),
         overcommit=st.sampled_from((10_000, 15_000)),
+        between=st.sampled_from(("last", "never", "always")),
     )
-    def begin(self, sizes: list[int], overcommit: int) -> None:
-        self.policy = Policy(compute_overcommit=overcommit)
+    def begin(self, sizes: list[int], overcommit: int, between: Between) -> None:
+        self.policy = Policy(compute_overcommit=overcommit, share_between_users=between)
         for size in sizes:
             self.device_added(size)
 
@@ -164,13 +168,17 @@ class Placement(RuleBasedStateMachine):
         which=st.integers(0, 4),
         compute=st.sampled_from((0, 0, 10, 400, 9_000)),
         graphics=st.sampled_from((0, 300, 1_024, 1_300)),
+        users=st.frozensets(st.sampled_from((*OWNERS, "local:3")), max_size=1),
     )
-    def outsiders_appear_or_leave(self, which: int, compute: int, graphics: int) -> None:
+    def outsiders_appear_or_leave(
+        self, which: int, compute: int, graphics: int, users: frozenset[str]
+    ) -> None:
         if which < len(self.cards):
             card, slot = self.cards[which], self.slots[which]
             card.compute_outside, card.graphics = compute * MIB, graphics * MIB
             slot.external = card.compute_outside + card.graphics
             slot.graphics = card.graphics
+            card.users = slot.users = users if compute else frozenset()
 
     # -- what must hold ---------------------------------------------------------------------
 
@@ -229,6 +237,9 @@ class Placement(RuleBasedStateMachine):
         room = card.capacity - card.compute_outside - card.graphics
         room -= sum(given.memory for given in others)
         owner = owner_of(environment)
+        never = self.policy.share_between_users == "never"
+        if never and self._others(card, owner) and not self._held(card, environment):
+            return False
         ceilings = sum(g.compute for g in others if owner_of(g.environment) == owner)
         allowed = self.policy.compute_overcommit - (demand.compute or 0)
         return self._need(card, demand) <= room and (not demand.compute or ceilings <= allowed)
@@ -237,22 +248,31 @@ class Placement(RuleBasedStateMachine):
         desktop = max(1_024 * MIB, card.capacity * 5 // 100)
         return card.compute_outside > 64 * MIB or card.graphics > desktop
 
+    def _others(self, card: Card, owner: str) -> bool:
+        """Say whether another user works on a device."""
+        users = {owner_of(given.environment) for given in card.grants} | card.users
+        return bool(users - {owner})
+
     def _preference(self, card: Card, environment: str, demand: Demand) -> tuple[int, int, int]:
         """Smaller is better: the order of candidates as the design words it."""
         mine = any(given.environment == environment for given in card.grants)
         if mine:
             return (0, 0, card.index)
         if card.health != "ok":
-            return (5, 0, card.index)
+            return (9, 0, card.index)
         if demand.exclusive:
             return (1, 0, card.index)
+        owner = owner_of(environment)
         left = card.capacity - card.compute_outside - card.graphics
         left -= sum(given.memory for given in card.grants)
-        if any(owner_of(g.environment) == owner_of(environment) for g in card.grants):
-            return (1, left, card.index)
+        apart = self.policy.share_between_users == "last" and self._others(card, owner)
+        if any(owner_of(g.environment) == owner for g in card.grants):
+            return (2 if apart else 1, left, card.index)
+        if apart:
+            return (6, left, card.index)
         if card.grants:
-            return (2, left, card.index)
-        return (4 if self._outsiders(card) else 3, 0, card.index)
+            return (3, left, card.index)
+        return (5 if self._outsiders(card) else 4, 0, card.index)
 
     def _check_refusal(self, refusal: NoCapacity, environment: str, demand: Demand) -> None:
         cards = self._candidates(demand)
