@@ -332,13 +332,15 @@ class EnvironmentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Want(Struct, frozen=True, kw_only=True):
     """What the broker wants a server to do with one of its kernels.
 
-    ``launch`` is the start of the kernel that is to be restarted: a later one is not.
+    ``launch`` is the start of the kernel that is to be restarted, interrupted or shut down: a later
+    one is not. ``idle`` says that this is no matter for a kernel that executes something by now.
     """
 
     kernel: str
-    action: Literal["apply", "restart", "shutdown"]
+    action: Literal["apply", "restart", "interrupt", "shutdown"]
     environ: dict[str, str | None] | None = None
     launch: int | None = None
+    idle: bool = False
 
 
 class BrokerHealth(Struct, frozen=True, kw_only=True):

@@ -65,6 +65,7 @@ class Books:
         self.pulses: dict[str, Pulse] = {}
         self.former: dict[str, Former] = {}
         self.wants: dict[str, list[Want]] = {}
+        self.wanted_until: dict[tuple[str, str], float | None] = {}
         # A broker counts on from no revision of an earlier one: a listener that comes back with
         # an old number must not be taken for one that has missed nothing.
         self.revision = time.time_ns() // 1_000_000
@@ -131,13 +132,26 @@ class Books:
         self.changed_devices.add(device)
         self.changed_environments.update(it.environment for it in self.on_device[device].values())
 
-    def want(self, server: str, want: Want) -> None:
-        """Leave word for a server; a later word for the same kernel replaces an earlier one."""
+    def want(self, server: str, want: Want, until: float | None = None) -> None:
+        """Leave word for a server; a later word for the same kernel replaces an earlier one.
+
+        After ``until`` (steady seconds) it is worth nothing.
+        """
+        self.wanted_until[want.kernel, want.action] = until
         waiting = self.wants.setdefault(server, [])
         waiting[:] = [
             old for old in waiting if (old.kernel, old.action) != (want.kernel, want.action)
         ]
         waiting.append(want)
+
+    def take_wants(self, server: str, now: float) -> list[Want]:
+        """Return what was left for a server, once, but for what it comes too late for."""
+        taken = []
+        for want in self.wants.pop(server, ()):
+            until = self.wanted_until.pop((want.kernel, want.action), None)
+            if until is None or now <= until:
+                taken.append(want)
+        return taken
 
     @contextmanager
     def change(self) -> Iterator[Change]:
@@ -239,7 +253,7 @@ class Change:
 
         def forget() -> None:
             self.books.servers.pop(row.id, None)
-            self.books.wants.pop(row.id, None)
+            self.books.take_wants(row.id, 0.0)
 
         self.pending.append(forget)
 

@@ -26,6 +26,7 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
 from genv_jupyter.broker.discretion import Discretion
 from genv_jupyter.broker.leases import Leases
+from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.traits import Seconds, Share, Size
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.policy import Policy
@@ -107,7 +108,7 @@ class PolicySettings(Configurable):
         return Policy(**values)
 
 
-CLASSES: tuple[type[Configurable], ...] = (PolicySettings, Discretion, Leases)
+CLASSES: tuple[type[Configurable], ...] = (PolicySettings, Discretion, Leases, Rules)
 """All that can be configured, in the order of the documentation."""
 
 

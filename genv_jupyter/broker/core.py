@@ -13,6 +13,7 @@ from genv_jupyter.broker.leftovers import Leftovers
 from genv_jupyter.broker.meters import Meters
 from genv_jupyter.broker.mps import Mps
 from genv_jupyter.broker.noticeboard import Noticeboard
+from genv_jupyter.broker.rules.idle import Idleness
 from genv_jupyter.broker.sensors import steadied
 from genv_jupyter.broker.usage import Attribution, DeviceUsage, join
 from genv_jupyter.devices.pool import Pool, read_pool
@@ -62,6 +63,8 @@ class Core:
         Keeps what is read, where there are records.
     board
         What owners are told.
+    idleness
+        Since when environments rest.
     leftovers
         Processes that outlived their kernels.
     contention
@@ -90,6 +93,7 @@ class Core:
         self.attribution = Attribution(books)
         self.meters = Meters()
         self.board = Noticeboard(books, record, clock, self.stamp)
+        self.idleness = Idleness()
         self.leftovers = Leftovers(self)
         self.contention = Contention(self)
         self.history: History | None = None
@@ -208,6 +212,11 @@ class Core:
         began = time.monotonic()
         inventory = self.source.read(details=True) if details else self.source.read()
         return inventory, began, time.monotonic()
+
+    @property
+    def last_reading(self) -> float:
+        """When the last reading ended, on the monotonic clock: it tells one from the next."""
+        return self._last_ended
 
     @property
     def hanging(self) -> bool:

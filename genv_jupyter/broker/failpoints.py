@@ -27,6 +27,9 @@ NAMES = (
     "after_report",
     "after_restart",
     "before_answer",
+    "before_rule_step",
+    "inside_rule_step",
+    "after_rule_step",
 )
 
 

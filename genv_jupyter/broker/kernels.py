@@ -178,8 +178,10 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
 
 def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> EnvironmentRow:
     """Change the name, or take in what was applied inside the process."""
-    if body.keep is not None:
-        raise BadRequest("This version has no idle rule.", hint="Leave keep out.")
+    if body.keep is False:
+        raise BadRequest("keep is true or left out.", hint="Release what is not needed.")
+    if body.keep:
+        core.idleness.keep(row.id, core.steady())
     if body.duration is not None:
         row = leases.extend(core, row, body.duration)
     # Of an earlier process, perhaps: each start has a revision of its own.

@@ -170,7 +170,11 @@ class Process:
         server.add_socket(self.sock)
         publishing = asyncio.create_task(self.publisher.serve())
         stop = threading.Event()
-        for rounds in (lambda: self._tick(loop, stop), lambda: self._tick_mps(stop)):
+        for rounds in (
+            lambda: self._tick(loop, stop),
+            lambda: self._tick_mps(stop),
+            lambda: self._tick_rules(stop),
+        ):
             threading.Thread(target=rounds, daemon=True).start()
         ready()
         await self.leaving.wait()
@@ -207,6 +211,14 @@ class Process:
                 log.exception("a round over the MPS daemons failed; the next one follows")
             rounds = self.broker.tick_mps
             stop.wait(TICK)
+
+    def _tick_rules(self, stop: threading.Event) -> None:
+        """Judge and act: beside the other rounds, since whoever is ended is taken off MPS first."""
+        while not stop.wait(TICK):
+            try:
+                self.broker.tick_rules()
+            except Exception:
+                log.exception("a round of the rules failed; the next one follows")
 
     def _unneeded(self) -> bool:
         quiet = time.monotonic() - self.last_call > self.idle_seconds

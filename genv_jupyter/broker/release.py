@@ -22,12 +22,17 @@ RESTART_TO_FREE = "CUDA still holds the device in this kernel: restart to free i
 LEFT_BEHIND = (
     "It has ended, and processes that it started still use the device: end them to free it."
 )
+IDLE = "It was taken back, since nothing had run here."
+LEASE_OVER = "It was taken back, since its lease is over."
+OVER_QUOTA = "It was taken back, since more was held than the quota allows."
 SETTLE_AGE = 0.1
 """Seconds for which a reading tells whether a device is left; the housekeeper has just read."""
 UNCONFIRMED = (
     "Being watched: the device is free once the kernel says that it has let go of it, or once "
     "nothing of the kernel has used it for some seconds."
 )
+
+_OF_DRAINING = (RESTART_TO_FREE, UNCONFIRMED, LEFT_BEHIND, IDLE, LEASE_OVER, OVER_QUOTA)
 
 
 def cuda_after(row: EnvironmentRow, cuda: Cuda | None) -> Cuda:
@@ -78,12 +83,17 @@ def detach(
     device: str | None = None,
     cuda: Cuda = "unknown",
     by_process: bool = False,
+    restart: float | None = None,
+    reason: str | None = None,
 ) -> EnvironmentRow:
     """Take back all grants of an environment, or the one on a device.
 
     What a process may still hold becomes draining and ends in ``settle``. That it has hidden the
     devices before it asked is believed only of a process itself (``by_process``) into which nobody
     else puts variables: where a server does, those may be on their way.
+
+    Where something drains, ``reason`` says why, and ``restart`` until when (steady seconds) a
+    restart of the kernel is wanted: whoever passes it must tell the server.
 
     Raises
     ------
@@ -111,8 +121,9 @@ def detach(
             row,
             revision=row.revision + 1,
             confirmed=row.revision + 1 if hidden else row.confirmed,
-            reason=reason_for(draining, row.cuda),
+            reason=reason if draining and reason else reason_for(draining, row.cuda),
             request=None if whole else row.request,
+            restart=restart if draining and restart else row.restart,
             expires=None if whole else row.expires,
         )
         change.put_environment(new)
@@ -188,7 +199,7 @@ def settle(core: Core, row: EnvironmentRow) -> None:
     with core.books.change() as change:
         for grant in over:
             change.drop_grant(grant)
-        if len(over) == len(draining) and row.reason in (RESTART_TO_FREE, UNCONFIRMED, LEFT_BEHIND):
+        if len(over) == len(draining) and (row.reason or "").startswith(_OF_DRAINING):
             change.put_environment(msgspec.structs.replace(row, reason=None))
     core.outdate()
     record_left(core, row, over, ())

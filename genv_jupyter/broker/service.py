@@ -20,6 +20,7 @@ from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.leftovers import recall
 from genv_jupyter.broker.mps import Mps, needs
+from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.isolation.mps import Daemons, Post
@@ -111,6 +112,8 @@ class Broker:
         self.housekeeper = Housekeeper(self.core)
         self.particulars = smi.Particulars()
         self.news = UsageNews(self.core)
+        self.rules = Enforcer(self.core, self.lock, self.lanes, records)
+        self.rules.recall()
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -318,6 +321,10 @@ class Broker:
             self.housekeeper.round()
             self.core.leftovers.round()
             self.core.board.sweep()
+
+    def tick_rules(self) -> None:
+        """Judge the last reading and act: called once a second, beside ``tick``, as it may wait."""
+        self.rules.round()
 
     def tick_mps(self) -> None:
         """Look after MPS: called once a second, beside ``tick``, since its programs may hang."""

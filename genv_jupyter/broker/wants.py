@@ -7,6 +7,7 @@ import msgspec
 from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.release import IDLE
 from genv_jupyter.broker.views import environ_for
 from genv_jupyter.errors import Conflict
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -32,7 +33,7 @@ def restart(core: Core, row: EnvironmentRow) -> EnvironmentRow:
     with core.books.change() as change:
         change.put_environment(row)
     failpoints.reach("after_restart")
-    core.books.want(server, _restart_of(row))
+    core.books.want(server, Want(kernel=row.id, action="restart", launch=row.launch))
     return row
 
 
@@ -43,7 +44,10 @@ def renew(core: Core, server: str) -> None:
             continue
         want_again(core, row)
         if row.restart is not None and core.steady() <= row.restart:
-            core.books.want(server, _restart_of(row))
+            # One that was idle may be at work by now.
+            idle = (row.reason or "").startswith(IDLE)
+            want = Want(kernel=row.id, action="restart", launch=row.launch, idle=idle)
+            core.books.want(server, want)
 
 
 def take(core: Core, server: str) -> tuple[Want, ...]:
@@ -52,12 +56,8 @@ def take(core: Core, server: str) -> tuple[Want, ...]:
         msgspec.structs.replace(want, environ=environ_for(core, row))
         if want.action == "apply"
         else want
-        for want in core.books.wants.pop(server, ())
+        for want in core.books.take_wants(server, core.steady())
         if (row := core.books.environments.get(want.kernel)) is not None
         and row.server == server
         and (want.action != "restart" or row.restart is not None)  # it may have come
     )
-
-
-def _restart_of(row: EnvironmentRow) -> Want:
-    return Want(kernel=row.id, action="restart", launch=row.launch)

@@ -207,12 +207,16 @@ class ServerHost(Host):
             self.applier.apply(want.kernel, want.environ or {})
         elif kernel is None or want.kernel not in kernels:
             self.log.info("Kernel %s is not here any more.", want.kernel)
+        elif want.launch not in (None, kernel.launch) or kernel.id in self._restarting:
+            return  # it was restarted since, or is just being
+        elif want.idle and kernel.state != "idle":
+            self.log.info("Kernel %s is at work again: it is left alone.", kernel.id)
         elif want.action == "restart":
-            if want.launch not in (None, kernel.launch) or kernel.id in self._restarting:
-                return  # it was restarted since, or is just being
             self._restarting.add(kernel.id)
             task = self._spawn(restart(kernels, kernel, self.reports, self.log))
             task.add_done_callback(lambda _: self._restarting.discard(kernel.id))
+        elif want.action == "interrupt":
+            self._spawn(ensure_async(kernels.interrupt_kernel(want.kernel)))
         else:
             self._spawn(ensure_async(kernels.shutdown_kernel(want.kernel)))
 

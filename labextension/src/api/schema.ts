@@ -981,18 +981,21 @@ export interface components {
          * Want
          * @description What the broker wants a server to do with one of its kernels.
          *
-         *     `launch` is the start of the kernel that is to be restarted: a later one is not.
+         *     `launch` is the start of the kernel that is to be restarted, interrupted or shut down: a later
+         *     one is not. `idle` says that this is no matter for a kernel that executes something by now.
          */
         Want: {
             kernel: string;
             /** @enum {unknown} */
-            action: "apply" | "restart" | "shutdown";
+            action: "apply" | "interrupt" | "restart" | "shutdown";
             /** @default null */
             environ: {
                 [key: string]: string | null;
             } | null;
             /** @default null */
             launch: number | null;
+            /** @default false */
+            idle: boolean;
         };
         /**
          * Error

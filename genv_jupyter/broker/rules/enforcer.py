@@ -1,0 +1,254 @@
+"""Takes the steps that are due. What is irreversible is written down before it is done.
+
+A process is signalled only as the one that was seen (pid, start ticks), only while it provably
+belongs where it is said to belong, and only if it has CUDA itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections import Counter
+from typing import Protocol
+
+from genv_jupyter.broker import failpoints, leaving
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.fence import Lanes
+from genv_jupyter.broker.rules import kernels, telling
+from genv_jupyter.broker.rules.breaches import Key, Rule, Target
+from genv_jupyter.broker.rules.ladder import Order, Rung, Step, climb
+from genv_jupyter.broker.rules.quota import Quota
+from genv_jupyter.broker.rules.scene import Scene
+from genv_jupyter.broker.rules.settings import Rules
+from genv_jupyter.errors import Unavailable
+from genv_jupyter.isolation import evidence, processes
+from genv_jupyter.ledger.records import RecordsLedger
+from genv_jupyter.ledger.rows import EnvironmentRow, Record
+
+log = logging.getLogger(__name__)
+
+ACTED = "RuleActed"
+WOULD = "RuleWouldAct"
+RECENT = 300.0
+"""Seconds for which what an earlier broker did is told by the next: it may have had no time to."""
+
+_SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+class Evidence(Protocol):
+    """What is looked up about a process right before a signal."""
+
+    def uids(self, pid: int) -> tuple[int, ...] | None: ...
+    def runs_cuda(self, pid: int) -> bool: ...
+    def claims(self, pid: int) -> bool: ...
+
+
+class Enforcer:
+    """The rules of one broker.
+
+    Parameters
+    ----------
+    lock, lanes
+        The broker's.
+    records
+        Where actions are written before they are taken.
+    me
+        The uid whose processes may be acted upon.
+    proof
+        What is looked up about a process.
+
+    Attributes
+    ----------
+    acted
+        How often each step was taken for each rule.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        lock: threading.RLock,
+        lanes: Lanes,
+        records: RecordsLedger | None = None,
+        *,
+        me: int | None = None,
+        proof: Evidence = evidence,
+    ) -> None:
+        self.core = core
+        self.lock = lock
+        self.lanes = lanes
+        self.records = records
+        self.me = os.getuid() if me is None else me
+        self.proof = proof
+        self.acted: Counter[tuple[Rule, Step]] = Counter()
+        self.scene = Scene(core, self.me, self.quota_of)
+        self.board = telling.Teller(core)
+        self.rungs: dict[Key, Rung] = {}
+        self._seen = float("-inf")
+
+    @property
+    def settings(self) -> Rules:
+        """What is configured at this moment."""
+        return self.core.config.of(Rules)
+
+    def quota_of(self, owner: str) -> Quota | None:
+        """Return what an owner may hold."""
+        return None
+
+    def round(self) -> None:
+        """Judge the last reading, once, and do what is due; called without the lock."""
+        for order in self._look():
+            try:
+                self._take(order)
+            except Exception:
+                log.exception("rule %s: %s failed", order.breach.key.rule, order.step)
+
+    def recall(self) -> None:
+        """Tell owners what a broker that was killed has done and may not have told."""
+        if self.records is None:
+            return
+        try:
+            found = self.records.history(since=self.core.clock() - RECENT)
+        except Unavailable as error:
+            log.warning("what was done by rules lately is not known: %s", error)
+            return
+        with self.lock:
+            for record in found:
+                if record.event == ACTED:
+                    self.board.ended(self._row(record.environment, record.owner), record.reason)
+
+    # -- what is due ----------------------------------------------------------------------------
+
+    def _look(self) -> list[Order]:
+        with self.lock:
+            core = self.core
+            if core.last_reading == self._seen:
+                return []  # nothing is known that was not known before
+            self._seen = core.last_reading
+            settings, terms = self.settings, self.settings.terms()
+            found = self.scene.breaches(slack=settings.cap_slack, idle_after=settings.idle_after)
+            self.rungs, orders = climb(
+                self.rungs,
+                found,
+                terms,
+                core.steady(),
+                unsure=self.scene.unsure,
+                served=self.scene.served,
+            )
+            self.board.tell(self.rungs, terms, self._row(None, f"local:{self.me}"))
+            return orders
+
+    # -- doing it -------------------------------------------------------------------------------
+
+    def _take(self, order: Order) -> None:
+        with self.lock:
+            key = order.breach.key
+            row = self._row(key.environment or None, f"local:{self.me}")
+        if order.dry:
+            self.core.record(WOULD, row, device=key.device or None, reason=_reason(order))
+        elif order.target is None:
+            self._whole(order, row)
+        else:
+            self._process(order, order.target, row)
+
+    def _process(self, order: Order, target: Target, row: EnvironmentRow) -> None:
+        doubt = self._doubt(order, target)
+        if doubt is not None:
+            log.info("rule %s leaves %s alone: %s", order.breach.key.rule, target, doubt)
+            return
+        self._write(order, row)
+        failpoints.reach("before_rule_step")
+        if order.step == "interrupt":
+            with self.lock:
+                asked = target.kernel and kernels.interrupt(self.core, row)
+            if not asked:
+                processes.send(target.pid, target.start, signal.SIGINT)
+            return
+        leaving.leave_one(self.core, tuple(self.core.usage), target.pid)
+        failpoints.reach("inside_rule_step")
+        sent = processes.send(target.pid, target.start, _SIGNALS[order.step])
+        failpoints.reach("after_rule_step")
+        if sent:
+            with self.lock:
+                self.board.ended(row, _reason(order))
+
+    def _doubt(self, order: Order, target: Target) -> str | None:
+        """Say why a process is not, at this moment, proved to be the one that is meant."""
+        pid = target.pid
+        if target.spared is not None:
+            return target.spared
+        if target.start is None or processes.start_of(pid) != target.start:
+            return "it has ended"
+        if set(self.proof.uids(pid) or ()) != {self.me}:
+            return "it is not this user's alone"
+        if not self.proof.runs_cuda(pid):
+            return "it has no CUDA: the driver may mean another by that number"
+        with self.lock:
+            environment = self.core.attribution.environment_of(pid)
+        if order.breach.key.rule == "outside":
+            if environment is not None or self.proof.claims(pid):
+                return "it may belong to an environment"
+        elif environment != order.breach.key.environment:
+            return "it does not belong to that environment any more"
+        return None
+
+    def _whole(self, order: Order, row: EnvironmentRow) -> None:
+        """Restart or shut down a kernel, or take back what a process without a server holds."""
+        rule = order.breach.key.rule
+        idle = rule == "idle"
+        with self.lock:
+            if not kernels.may(self.core, row, idle=idle):
+                return
+        self._write(order, row)
+        failpoints.reach("before_rule_step")
+        with self.lanes.of(row.id), self.lock:
+            present = self.core.books.environments.get(row.id)
+            if present is None or not kernels.may(self.core, present, idle=idle):
+                return
+            if order.step == "shutdown":
+                kernels.shut_down(self.core, present, idle=idle)
+            else:
+                kernels.give_back(self.core, present, rule)
+            failpoints.reach("after_rule_step")
+            self.board.ended(present, _reason(order))
+
+    # -- writing it down ------------------------------------------------------------------------
+
+    def _write(self, order: Order, row: EnvironmentRow) -> None:
+        """Have an action on the disk before it is taken; without records, in the log."""
+        key, reason = order.breach.key, _reason(order)
+        log.info("rule: %s", reason)
+        self.acted[key.rule, order.step] += 1
+        memory = None if order.target is None else order.target.memory
+        record = Record(
+            at=self.core.clock(),
+            event=ACTED,
+            owner=row.owner,
+            environment=row.id or None,
+            device=key.device or None,
+            memory=memory,
+            reason=reason,
+        )
+        if self.records is None:
+            return
+        try:
+            self.records.append([record])
+        except Unavailable as error:
+            log.warning("%s", error)
+            self.records.enqueue(record)
+
+    def _row(self, environment: str | None, owner: str) -> EnvironmentRow:
+        """Return an environment; of one that is gone, or of none, only whose it is."""
+        row = None if environment is None else self.core.books.environments.get(environment)
+        if row is not None:
+            return row
+        return EnvironmentRow.nobody(owner)
+
+
+def _reason(order: Order) -> str:
+    """Say in a sentence what is done to whom, and why."""
+    what = telling.STEPS[order.step]
+    whom = "The kernel" if order.target is None else f"{order.target}"
+    whom = whom[0].upper() + whom[1:]
+    return f"{whom} {what} ({order.breach.key.rule}): {order.breach.said}"

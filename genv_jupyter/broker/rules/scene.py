@@ -1,0 +1,206 @@
+"""From what the broker knows to what the rules judge. Used with the broker's lock held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from itertools import groupby
+
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.rules import cap, foreign, idle, kernels, lease, outside, quota
+from genv_jupyter.broker.rules.breaches import Breach, Key, Target
+from genv_jupyter.broker.rules.protection import spared
+from genv_jupyter.broker.rules.quota import Holding, Quota
+from genv_jupyter.broker.usage import DeviceUsage
+from genv_jupyter.broker.usage_view import used_now
+from genv_jupyter.devices.source import ProcessKind
+from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
+from genv_jupyter.units import WHOLE
+
+QuotaOf = Callable[[str], Quota | None]
+
+
+class Scene:
+    """Judges everything once.
+
+    Parameters
+    ----------
+    me
+        The uid whose processes may be acted upon.
+    quota_of
+        Returns what an owner may hold; ``None`` where there is no quota.
+    """
+
+    def __init__(self, core: Core, me: int, quota_of: QuotaOf) -> None:
+        self.core = core
+        self.me = me
+        self.quota_of = quota_of
+
+    def breaches(self, *, slack: int, idle_after: float) -> Iterator[Breach]:
+        """Yield what is broken at this moment."""
+        core = self.core
+        for uuid, usage in core.usage.items():
+            if not self.unsure(Key("cap", "", uuid)):
+                yield from self._on_device(uuid, usage, slack)
+        now = core.steady()
+        core.idleness.observe(self._resting(), now)
+        for environment in core.books.grants:
+            row = core.books.environments[environment]
+            labels = [self._label(grant.device) for grant in self._granted(row)]
+            found = (
+                idle.judge(row.id, labels, core.idleness.seconds(row.id, now), idle_after),
+                lease.judge(
+                    row.id, row.expires, now, self._everywhere(row), kernels.owed(row) == "lease"
+                ),
+            )
+            yield from (it for it in found if it is not None)
+        yield from self._quotas()
+
+    def unsure(self, key: Key) -> bool:
+        """Say whether a device does not tell now what a breach on it would be judged by."""
+        if not key.device:
+            return False
+        usage = self.core.usage.get(key.device)
+        return usage is None or not usage.known or usage.reading.health != "ok"
+
+    def served(self, environment: str) -> bool:
+        """Say whether an environment has a server that can restart it or shut it down."""
+        row = self.core.books.environments.get(environment)
+        return row is not None and row.server in self.core.books.servers
+
+    # -- on devices -----------------------------------------------------------------------------
+
+    def _on_device(self, uuid: str, usage: DeviceUsage, slack: int) -> Iterator[Breach]:
+        books, label = self.core.books, self._label(uuid)
+        for environment in usage.own:
+            row, there = books.environments[environment], self._own(usage, environment)
+            grant = books.grants.get(environment, {}).get(uuid)
+            allowed = grant is not None or self._may_be(row, uuid)
+            found = foreign.judge(environment, uuid, label, allowed, there)
+            if found is not None:
+                yield found
+            if grant is not None and grant.state == "granted":
+                # What the running process started with counts, and stands in others' way.
+                most = max(grant.memory, grant.counted_memory)
+                over = cap.judge(environment, uuid, label, most, slack, there)
+                if over is not None:
+                    yield over
+        strangers = [
+            Target(
+                pid=it.pid,
+                start=it.start,
+                memory=it.memory,
+                name=it.name,
+                spared=spared(
+                    uid=it.uid,
+                    start=it.start,
+                    kind=_kind(usage, it.pid),
+                    name=it.name,
+                    member=False,
+                    me=self.me,
+                ),
+            )
+            for it in usage.outside
+        ]
+        found = outside.judge(uuid, label, strangers)
+        if found is not None:
+            yield found
+
+    def _own(self, usage: DeviceUsage, environment: str) -> list[Target]:
+        row = self.core.books.environments[environment]
+        return [
+            Target(
+                pid=it.pid,
+                start=it.start,
+                memory=it.memory,
+                name=it.name,
+                kernel=(it.pid, it.start) == (row.pid, row.start),
+                spared=spared(
+                    uid=self.core.attribution.uid_of(it.pid, it.start),
+                    start=it.start,
+                    kind=_kind(usage, it.pid),
+                    name=it.name,
+                    member=True,
+                    me=self.me,
+                ),
+            )
+            for it in usage.own.get(environment, ())
+        ]
+
+    def _may_be(self, row: EnvironmentRow, uuid: str) -> bool:
+        """Say whether an environment without a grant there may be on a device all the same."""
+        books = self.core.books
+        if row.unattached == "all" and not books.grants.get(row.id):
+            return True
+        near = (row.previous, books.successors.get(row.id))  # while one takes over from another
+        return any(uuid in books.grants.get(other, {}) for other in near if other is not None)
+
+    # -- of environments ------------------------------------------------------------------------
+
+    def _resting(self) -> dict[str, datetime | None]:
+        core, found = self.core, {}
+        for environment in core.books.grants:
+            row, pulse = core.books.environments[environment], core.books.pulse(environment)
+            state = pulse.state if row.kind == "kernel" and self.served(environment) else None
+            if idle.rests(state, [self._load(grant) for grant in self._granted(row)]):
+                found[environment] = pulse.idle_since
+        return found
+
+    def _load(self, grant: GrantRow) -> idle.Load:
+        usage = self.core.usage.get(grant.device)
+        if usage is None or self.unsure(Key("idle", "", grant.device)):
+            return idle.Load(None, None)
+        used = used_now(usage, grant.environment)
+        present = True if usage.own.get(grant.environment) else None if used is None else False
+        return idle.Load(usage.reading.utilization, present)
+
+    def _granted(self, row: EnvironmentRow) -> list[GrantRow]:
+        return [it for it in self.core.books.grants_of(row.id) if it.state == "granted"]
+
+    def _everywhere(self, row: EnvironmentRow) -> list[Target]:
+        """Return an environment's processes on all that it holds, each once."""
+        found: dict[object, Target] = {}
+        for grant in self.core.books.grants_of(row.id):
+            usage = self.core.usage.get(grant.device)
+            for it in () if usage is None else self._own(usage, row.id):
+                found.setdefault(it.identity, it)
+        return list(found.values())
+
+    def _quotas(self) -> Iterator[Breach]:
+        books = self.core.books
+        rows = sorted((books.environments[it] for it in books.grants), key=lambda it: it.owner)
+        for row in rows:
+            if kernels.owed(row) == "quota":
+                yield quota.owed(row.id, self._everywhere(row))
+        for owner, held in groupby(rows, key=lambda it: it.owner):
+            most = self.quota_of(owner)
+            if most is not None:
+                yield from quota.judge([self._holding(row) for row in held], most)
+
+    def _holding(self, row: EnvironmentRow) -> Holding:
+        grants = self._granted(row)
+        return Holding(
+            environment=row.id,
+            devices=sum(self._share(grant) for grant in grants),
+            memory=sum(grant.memory for grant in grants),
+            since=max((grant.since for grant in grants), default=row.created),
+            processes=tuple(self._everywhere(row)),
+        )
+
+    def _share(self, grant: GrantRow) -> int:
+        """Return what part of a device a grant is, in hundredths of a percent."""
+        if grant.exclusive:
+            return WHOLE
+        capacity = self.core.books.slots[grant.device].capacity
+        memory = grant.memory * WHOLE // capacity if capacity else 0
+        return max(memory, grant.compute or 0)
+
+    def _label(self, uuid: str) -> str:
+        return self.core.books.slots[uuid].label
+
+
+def _kind(usage: DeviceUsage, pid: int) -> ProcessKind:
+    listed: Iterable[ProcessKind] = (
+        it.kind for it in usage.reading.processes or () if it.pid == pid
+    )
+    return next(iter(listed), "compute")
