@@ -11,7 +11,7 @@ import {
   type Span
 } from './data';
 import type { HistoryModel } from './model';
-import { dataOf, makePlot, paletteOf } from './plot';
+import { clock, dataOf, makePlot, paletteOf } from './plot';
 
 export interface IHistoryViewProps {
   model: HistoryModel;
@@ -247,11 +247,4 @@ function Marks(props: {
       </ol>
     </details>
   );
-}
-
-function clock(at: number): string {
-  return new Date(1000 * at).toLocaleString([], {
-    dateStyle: 'short',
-    timeStyle: 'medium'
-  });
 }

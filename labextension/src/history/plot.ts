@@ -15,6 +15,7 @@ export interface IPalette {
 const HEIGHT = 180;
 const COLOURS = 8;
 const NEAR = 6;
+const DAY = 86_400;
 
 /** Read the colours of the theme: a canvas knows no CSS variables. */
 export function paletteOf(node: HTMLElement): IPalette {
@@ -98,7 +99,13 @@ export function makePlot(node: HTMLElement, options: IPlotOptions): uPlot {
     {
       width,
       height: HEIGHT,
-      series: [{ label: options.timeLabel }, ...series],
+      series: [
+        {
+          label: options.timeLabel,
+          value: (_, at) => (at === null || at === undefined ? '–' : clock(at))
+        },
+        ...series
+      ],
       cursor: { sync: { key: options.sync }, drag: { x: false, y: false } },
       legend: { live: true },
       scales: {
@@ -106,7 +113,7 @@ export function makePlot(node: HTMLElement, options: IPlotOptions): uPlot {
         y: { range: (_, _low, high) => [0, top(chart.unit, high)] }
       },
       axes: [
-        axis(palette, {}),
+        axis(palette, { values: (_, ticks) => ticksOf(ticks) }),
         axis(palette, {
           size: 68,
           values: (_, ticks) =>
@@ -261,6 +268,36 @@ function nearest(plot: uPlot, marks: readonly IMark[]): IMark | null {
     }
   }
   return best;
+}
+
+/** Write ticks on the reader's clock, the day where it begins or where days are all there is. */
+function ticksOf(ticks: readonly number[]): string[] {
+  const days = ticks.length > 1 && ticks[1] - ticks[0] >= DAY;
+  return ticks.map((tick, index) => {
+    const date = new Date(1000 * tick);
+    const midnight = date.getHours() + date.getMinutes() === 0;
+    const seconds = ticks.length > 1 && ticks[1] - ticks[0] < 60;
+    return days || (midnight && index > 0)
+      ? date.toLocaleDateString([], { day: 'numeric', month: 'short' })
+      : date.toLocaleTimeString([], {
+          hour: '2-digit',
+          minute: '2-digit',
+          second: seconds ? '2-digit' : undefined,
+          hourCycle: 'h23'
+        });
+  });
+}
+
+/** Write a moment on the reader's clock. */
+export function clock(at: number): string {
+  return new Date(1000 * at).toLocaleString([], {
+    day: 'numeric',
+    month: 'short',
+    hour: '2-digit',
+    minute: '2-digit',
+    second: '2-digit',
+    hourCycle: 'h23'
+  });
 }
 
 function round(value: number, digits: number): string {

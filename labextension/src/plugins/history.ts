@@ -85,11 +85,13 @@ export const history: JupyterFrontEndPlugin<void> = {
       execute: args => {
         const widget = open(subjectOf(args));
         if (!widget.isAttached) {
+          const other = tracker.find(
+            ({ id, isAttached }) => isAttached && id !== widget.id
+          );
           // Notebook 7 has room for one thing in the middle: the notebook.
           app.shell.add(widget, labShell ? 'main' : 'down', {
-            mode: 'split-bottom',
-            ref: labShell?.currentWidget?.id,
-            activate: true
+            mode: other ? 'tab-after' : 'split-bottom',
+            ref: other?.id ?? labShell?.currentWidget?.id
           });
         }
         app.shell.activateById(widget.id);
