@@ -26,6 +26,8 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
 from genv_jupyter.broker.discretion import Discretion
 from genv_jupyter.broker.leases import Leases
+from genv_jupyter.broker.leftovers import LeftoverSettings
+from genv_jupyter.broker.pace import Sampling
 from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.traits import Seconds, Share, Size
 from genv_jupyter.errors import Unavailable
@@ -108,7 +110,14 @@ class PolicySettings(Configurable):
         return Policy(**values)
 
 
-CLASSES: tuple[type[Configurable], ...] = (PolicySettings, Discretion, Leases, Rules)
+CLASSES: tuple[type[Configurable], ...] = (
+    PolicySettings,
+    Discretion,
+    Leases,
+    LeftoverSettings,
+    Rules,
+    Sampling,
+)
 """All that can be configured, in the order of the documentation."""
 
 

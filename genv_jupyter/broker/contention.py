@@ -119,9 +119,12 @@ def _presence(outsider: Outsider) -> Presence:
 
 
 def _matters(outsider: Outsider) -> bool:
-    """Say whether somebody really computes there: not the desktop, nor what no context takes."""
+    """Say whether somebody who can be seen really computes there.
+
+    Not the desktop, nor what no context takes, nor a process that has ended meanwhile.
+    """
     small = outsider.memory is not None and outsider.memory <= RESIDUE
-    return outsider.kind != "graphics" and not small
+    return outsider.start is not None and outsider.kind != "graphics" and not small
 
 
 def _user(uid: int | None) -> str | None:

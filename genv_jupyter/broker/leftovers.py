@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOW_TO_END = "End them in the sidebar, or with `jupyter gpu leftovers --end`."
+HOW_TO_END = "End them in the sidebar, or with `jupyter gpu leftovers --end all`."
 
 
 class LeftoverSettings(Configurable):
@@ -76,12 +76,19 @@ class Entry(Struct):
 class Leftovers:
     """Knows the leftover processes of a broker. Used with the broker's lock held."""
 
-    def __init__(self, core: Core, settings: LeftoverSettings | None = None) -> None:
+    def __init__(self, core: Core) -> None:
         self.core = core
-        self.settings = settings or LeftoverSettings()
         self._entries: dict[Identity, Entry] = {}
         self._told: tuple[object, ...] = ()
         self._owners: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def settings(self) -> LeftoverSettings:
+        """What was decided about them."""
+        return self.core.config.of(LeftoverSettings)
 
     # -- once a second --------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from genv_jupyter.api.handlers import application
 from genv_jupyter.broker import directories, failpoints
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.events import Listener, Publisher
+from genv_jupyter.broker.pace import Pace
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turn_desk import TurnDesk
 from genv_jupyter.devices.source import open_source
@@ -94,6 +95,7 @@ class Process:
         self.last_call = time.monotonic()
         self.leaving = asyncio.Event()
         self.turns = TurnDesk(broker)
+        self.pace = Pace(broker, lambda: bool(self.publisher.listeners))
 
     # -- what the handlers need -----------------------------------------------------------------
 
@@ -190,7 +192,7 @@ class Process:
     def _tick(self, loop: asyncio.AbstractEventLoop, stop: threading.Event) -> None:
         while not stop.wait(TICK):
             try:
-                self.broker.tick()
+                self.broker.tick(read=self.pace.due())
             except Exception:
                 log.exception("a round of housekeeping failed; the next one follows")
             if stop.is_set():

@@ -312,12 +312,14 @@ class Broker:
 
     # -- by itself ------------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def tick(self, *, read: bool = True) -> None:
         """Read the devices and look after the environments: called once a second."""
         recall(self.core, self.lock, self.records)
-        reading = self.core.read()  # outside the lock: a hanging driver stalls nobody
+        # Outside the lock: a hanging driver stalls nobody.
+        reading = self.core.read() if read else None
         with self.lock:
-            self.core.absorb(*reading)
+            if reading is not None:
+                self.core.absorb(*reading)
             self.housekeeper.round()
             self.core.leftovers.round()
             self.core.board.sweep()
@@ -413,6 +415,11 @@ class Broker:
     def fences(self) -> bool:
         """Whether an attach may have to wait for a program."""
         return self.core.mps.daemons is not None and not self.core.inventory.simulated
+
+    def matters(self) -> bool:
+        """Say whether it matters to somebody what the devices do now."""
+        books = self.books
+        return bool(books.grants or books.tickets or self.core.leftovers)
 
     def idle(self) -> bool:
         """Say whether nobody needs this broker now."""

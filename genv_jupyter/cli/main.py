@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from genv_jupyter import __version__
-from genv_jupyter.cli import changing, completion, looking, report, run, turn
+from genv_jupyter.cli import changing, completion, leftovers, looking, report, run, turn
 from genv_jupyter.cli.output import STATUSES
 
 
@@ -45,6 +45,7 @@ for command in (
     looking.devices,
     looking.envs,
     report.report,
+    leftovers.leftovers,
     looking.doctor_command,
     looking.health,
     completion.completion,

@@ -15,7 +15,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
 from genv_jupyter.isolation import inherited, live
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.kernel import inside, origin, sight, words
+from genv_jupyter.kernel import inside, origin, remnants, sight, words
 from genv_jupyter.kernel.views import StatusView
 from genv_jupyter.model import (
     Cuda,
@@ -144,6 +144,7 @@ class Session:
             remarks.append(origin.loss(environment, mended=True))
         if not head:
             remarks += self.origin(environment)
+            remarks += remnants.told(self.client, environment)
         return StatusView(
             environment,
             devices,

@@ -101,6 +101,8 @@ def test_child_from_before_a_restart_is_a_leftover_of_a_living_environment(desk:
     pid = child(desk, kernel.id)
     uses(desk, pid)
     desk.tick(1)
+    while processes.age(processes.start_of(pid) or 0) < 0.05:  # it is older by its ticks, too
+        pass
     kernel.restart()
     late = child(desk, kernel.id)
     uses(desk, late)
@@ -135,12 +137,15 @@ def test_leftover_that_does_not_listen_is_killed_after_its_time(desk: Bench) -> 
     assert ended(desk, pid) == signal.SIGKILL
 
 
-def test_by_default_nothing_is_ended_by_itself_and_with_end_it_is(desk: Bench) -> None:
+def test_by_default_nothing_is_ended_by_itself_and_with_end_it_is(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, pid = left_by(desk)
     desk.tick(86_400)
     assert only(desk).until is None
     assert processes.alive(pid, only(desk).start)
-    desk.broker.core.leftovers.settings = LeftoverSettings(action="end", grace=60)
+    settings = LeftoverSettings(action="end", grace=60)
+    monkeypatch.setattr(type(desk.broker.core.leftovers), "settings", settings)
     desk.broker.core.leftovers._entries.clear()
     desk.tick(1)
     until = only(desk).until
