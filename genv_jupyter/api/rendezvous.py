@@ -129,6 +129,8 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
     It gets a session of its own (a plain child would end with the kernel's process group) and an
     environment without what a kernel's environment hides from CUDA.
     """
+    from genv_jupyter.isolation import inherited
+
     environ = {
         name: value
         for name, value in os.environ.items()
@@ -137,6 +139,8 @@ def start_broker(timeout: float = 15.0, *, replace: bool = False) -> None:
     for name in ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SOCKET"):
         if environ.get(name):  # it works in another directory
             environ[name] = str(Path(environ[name]).absolute())
+    if pipe := inherited.mps_pipe():
+        environ[inherited.OPERATORS_MPS] = pipe
     command = [sys.executable, "-m", "genv_jupyter.broker", "--user", "--detach"]
     if replace:
         command.append("--replace")

@@ -28,6 +28,7 @@ from genv_jupyter.broker.discretion import Discretion
 from genv_jupyter.broker.leases import Leases
 from genv_jupyter.broker.leftovers import LeftoverSettings
 from genv_jupyter.broker.pace import Sampling
+from genv_jupyter.broker.mps_settings import MpsDaemons
 from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.traits import Seconds, Share, Size
 from genv_jupyter.errors import Unavailable

@@ -59,6 +59,11 @@ class Mps:
         self.faults = None if self.witness is None else Faults(self.witness.daemons, self.witness)
         self.preparing: dict[str, Need] = {}
 
+    @property
+    def operators(self) -> bool:
+        """Whether the daemon is one that the operator of the host runs."""
+        return self.daemons is not None and not self.daemons.ours
+
     def owns(self, pid: int) -> bool:
         """Say whether a process is an MPS daemon or server of ours."""
         return self.daemons is not None and self.daemons.owns(pid)
@@ -209,7 +214,8 @@ def client_of(core: Core, grants: Sequence[GrantRow]) -> MpsClient | None:
     (grant,) = grants
     ceiling = grant.compute is not None and not others_on(core, grant)
     compute = (grant.compute or 0) // grant.processes if ceiling else None
-    return MpsClient(str(daemons.path(post)), grant.cap, compute)
+    device = "0" if daemons.ours else grant.device  # one of several there, in an unknown order
+    return MpsClient(str(daemons.path(post)), grant.cap, compute, device)
 
 
 def others_on(core: Core, grant: GrantRow) -> bool:

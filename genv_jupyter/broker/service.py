@@ -20,10 +20,11 @@ from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.leftovers import recall
 from genv_jupyter.broker.mps import Mps, needs
+from genv_jupyter.broker.mps_settings import MpsDaemons
 from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
-from genv_jupyter.isolation.mps import Daemons, Post
+from genv_jupyter.isolation.mps import Post
 from genv_jupyter.isolation.mps_control import PROGRAM
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.ledger.live import LiveLedger
@@ -101,7 +102,8 @@ class Broker:
         policy = policy or config.policy()
         self.core = Core(self.books, source, policy, self._record, clock, steady, config=config)
         if mps is not None:
-            self.core.mps = Mps(Daemons(mps, self._mps_needs, mps_program, steady))
+            whose = config.of(MpsDaemons)
+            self.core.mps = Mps(whose.daemons(mps, self._mps_needs, mps_program, steady))
         core = self.core
         if records is not None:
             core.history = History(records, self.books, core.usable, core.notices)

@@ -113,6 +113,7 @@ def grant_view(core: Core, grant: GrantRow) -> Grant:
             verified=None if verdict is None else verdict.verified,
             cause=None if verdict is None else reason_of(_label(core, grant), grant, verdict),
             others=grant.mps and mps.others_on(core, grant),
+            operators=core.mps.operators,
         ),
         since=core.stamp(grant.since),
     )

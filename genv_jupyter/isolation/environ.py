@@ -39,12 +39,14 @@ class Cap(NamedTuple):
 class MpsClient(NamedTuple):
     """How a process joins MPS: the directory of its daemon, and its own bytes and ceiling.
 
-    ``compute`` is in hundredths of a percent, ``None`` for no ceiling.
+    ``compute`` is in hundredths of a percent, ``None`` for no ceiling. ``device`` is what the limit
+    of memory names: an ordinal, which is 0 where the daemon has one device, or a UUID.
     """
 
     pipe: str
     memory: int
     compute: int | None
+    device: str = "0"
 
 
 def environ_of(
@@ -99,8 +101,8 @@ def environ_of(
 def _mps(client: MpsClient | None) -> dict[str, str | None]:
     """Return the variables of an MPS client, or of a process that is to join no daemon.
 
-    Whole percents and ``M`` (2**20 bytes) are the forms that NVIDIA documents; one entry of ordinal
-    0, since a client sees one device: with an entry for any other it would have no limit at all.
+    Whole percents and ``M`` (2**20 bytes) are the forms that NVIDIA documents; one entry, since a
+    client sees one device: with an entry for any other it would have no limit at all.
     """
     if client is None:
         return {MPS_PIPE: NO_MPS, MPS_THREADS: None, MPS_MEMORY: None}
@@ -108,7 +110,7 @@ def _mps(client: MpsClient | None) -> dict[str, str | None]:
     return {
         MPS_PIPE: client.pipe,
         MPS_THREADS: None if percent is None else str(percent),
-        MPS_MEMORY: f"0={client.memory // 2**20}M",
+        MPS_MEMORY: f"{client.device}={client.memory // 2**20}M",
     }
 
 
@@ -139,13 +141,15 @@ def limits_of(
     verified: bool | None = None,
     cause: str | None = None,
     others: bool = False,
+    operators: bool = False,
 ) -> Limits:
     """Say honestly how strong each limit of a grant is.
 
     ``without`` is why a shared grant does not run under MPS, ``started`` the cap in bytes with
     which its processes run until they are restarted, where that is another one. ``verified`` says
     whether all of its processes were seen to work through MPS, ``cause`` what is wrong with them.
-    ``others`` says that another user works on the device too.
+    ``others`` says that another user works on the device too, ``operators`` that the daemon of MPS
+    is not the broker's own.
     """
     if simulated:
         nothing = Limit(strength="none", verified=None, reason="The device is simulated.")
@@ -163,6 +167,8 @@ def limits_of(
         if started is not None:
             kept = f"What runs keeps the {format_memory(started)} that it started with."
             memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {kept}")
+        if operators:
+            memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {_OPERATORS}")
         if others:
             memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {_TURNS}")
         return Limits(
@@ -196,6 +202,7 @@ _UNDER_MPS = Limit(
 )
 
 
+_OPERATORS = "Its daemon is run by the operator of this host: the daemon itself sets no such limit."
 _TURNS = "Another user works on this device too: users take turns on it, under MPS as well."
 _NOT_AMONG_USERS = Limit(
     strength="none",

@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 
 from genv_jupyter.isolation import processes
-from genv_jupyter.isolation.environ import MARKER, VISIBLE
+from genv_jupyter.isolation.environ import MARKER, MPS_PIPE, VISIBLE
 
 COMMAND = "GENV_JUPYTER_COMMAND"
 """Holds ``PID-START`` of the process that a command's environment hangs on."""
 
 POOL = "GENV_JUPYTER_POOL"
 """Holds the ``CUDA_VISIBLE_DEVICES`` that was there before a command got its own."""
+
+OPERATORS_MPS = "GENV_JUPYTER_OPERATORS_MPS"
+"""Tells a broker that is started what ``mps_pipe`` says of whoever starts it."""
 
 DEFAULT_REQUEST = "GENV_JUPYTER_DEFAULT_REQUEST"
 """Holds what is asked for where nothing else says: ``0.5``, ``1``, ``4G``."""
@@ -53,8 +56,17 @@ def is_command(pid: int) -> bool:
 
 def server_pool() -> str | None:
     """Return the ``CUDA_VISIBLE_DEVICES`` of the Jupyter server above this process, if one is."""
+    return _of_server(VISIBLE)
+
+
+def mps_pipe() -> str | None:
+    """Return the directory of the MPS daemon that was there before us, if one was named."""
+    return _of_server(MPS_PIPE) if MARKER in os.environ else os.environ.get(MPS_PIPE)
+
+
+def _of_server(name: str) -> str | None:
     server = os.environ.get("JPY_PARENT_PID", "")
-    return processes.variable(int(server), VISIBLE) if server.isdecimal() else None
+    return processes.variable(int(server), name) if server.isdecimal() else None
 
 
 def pool() -> str | None:

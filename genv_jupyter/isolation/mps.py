@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import shutil
 import signal
 import threading
@@ -88,7 +87,14 @@ class Daemons:
         The program of the daemons.
     steady
         Seconds on a clock that nobody turns.
+
+    Attributes
+    ----------
+    ours
+        Whether they are the broker's own.
     """
+
+    ours = True
 
     def __init__(
         self,
@@ -290,8 +296,6 @@ class Daemons:
     def _daemon(self, post: Post) -> Daemon:
         daemon = self._daemons.get(post)
         if daemon is None:
-            # Others must get through to what is theirs in it, and see nothing of it.
-            self.directory.mkdir(mode=0o700 if os.getuid() else 0o711, exist_ok=True)
             daemon = self._daemons[post] = Daemon(control=self.control(post))
         return daemon
 

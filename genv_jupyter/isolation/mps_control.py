@@ -98,14 +98,15 @@ class ControlDaemon:
         return self.directory / "logs"
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of the daemon and of its front end: nothing of ours leaks in."""
+        """Return the variables of the daemon and of its front end: nothing of ours leaks in.
+
+        Nor ``CUDA_MPS_PROTOCOL_VERSION``, without which new drivers too speak the commands of old.
+        """
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         return kept | {
             "CUDA_VISIBLE_DEVICES": self.device,
             "CUDA_MPS_PIPE_DIRECTORY": str(self.directory),
             "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
-            # The commands spoken here; newer drivers offer others, and older ones know only these.
-            "CUDA_MPS_PROTOCOL_VERSION": "2",
             "LC_ALL": "C",
         }
 
@@ -141,6 +142,8 @@ class ControlDaemon:
                 f"({_LONGEST_PATH} bytes): set GENV_JUPYTER_HOME to a shorter one"
             )
         try:
+            # Others must get through to what is theirs in there, and see nothing of it.
+            self.directory.parent.mkdir(mode=0o700 if os.getuid() else 0o711, exist_ok=True)
             # The daemon would make it itself, writable by everyone.
             if not os.path.lexists(self.directory):
                 self._make()
@@ -193,7 +196,10 @@ class ControlDaemon:
             except OSError:
                 return None
             pid, uid, _ = peer(sock)
-            return pid if uid == self.uid else None
+            return pid if self._trusts(uid) else None
+
+    def _trusts(self, uid: int) -> bool:
+        return uid == self.uid
 
     def quit(self, seconds: int = 0) -> None:
         """End the daemon and its server; clients that are left lose their contexts.

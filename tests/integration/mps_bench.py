@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import Inventory
@@ -48,11 +49,16 @@ class MpsBench(Bench):
         *,
         server: str | None = None,
         children: list[subprocess.Popen[bytes]] | None = None,
+        config: BrokerConfig | None = None,
     ) -> None:
         self.directory = directory
         self.program = program
         super().__init__(
-            directory / "ledger.sqlite", policy=policy, server=server, children=children
+            directory / "ledger.sqlite",
+            policy=policy,
+            server=server,
+            children=children,
+            config=config,
         )
 
     def open(self) -> Broker:
@@ -66,6 +72,7 @@ class MpsBench(Bench):
             steady=self.steady,
             mps=self.directory / "mps",
             mps_program=self.program,
+            config=self.config,
         )
 
     @property
@@ -110,10 +117,12 @@ class Gate:
 
 
 @contextmanager
-def mps_bench(program: str, policy: Policy | None = None) -> Iterator[MpsBench]:
+def mps_bench(
+    program: str, policy: Policy | None = None, config: BrokerConfig | None = None
+) -> Iterator[MpsBench]:
     """Make a bench, and end it with its daemons."""
     with tempfile.TemporaryDirectory(prefix="gj") as name:
-        made = MpsBench(Path(name), program, policy)
+        made = MpsBench(Path(name), program, policy, config=config)
         try:
             yield made
         finally:
