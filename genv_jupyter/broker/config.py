@@ -115,6 +115,7 @@ CLASSES: tuple[type[Configurable], ...] = (
     PolicySettings,
     Discretion,
     Leases,
+    MpsDaemons,
     LeftoverSettings,
     Rules,
     Sampling,
