@@ -7,22 +7,22 @@ one user, where the kernel itself says who is at the other end.
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from tornado import web
 
 from genv_jupyter import __version__
+from genv_jupyter.api.http import Connection, Left, Request
 from genv_jupyter.api.rendezvous import version_key
 from genv_jupyter.errors import (
     BadRequest,
     GpuError,
     MethodNotAllowed,
-    TooLarge,
     Unauthenticated,
-    Unknown,
     VersionMismatch,
     from_payload,
 )
@@ -33,9 +33,15 @@ if TYPE_CHECKING:
     from genv_jupyter.broker.service import Broker
 
 T = TypeVar("T")
-MAX_BODY = 256 * 1024
+log = logging.getLogger(__name__)
 _DIGITS = 100
 ROUTES_HINT = "The routes and their arguments are listed in openapi.json."
+_METHODS = {verb.upper(): verb for verb in ("get", "put", "post", "patch", "delete")}
+_INTERNAL = {
+    "code": "internal",
+    "message": "The GPU broker failed inside.",
+    "hint": "Try again; broker.log says more, beside the ledger that `jupyter gpu doctor` names.",
+}
 _CUDA: tuple[Cuda, ...] = ("initialized", "not_initialized", "unknown")
 
 
@@ -59,13 +65,15 @@ class Host(Protocol):
         """Make way for a newer version; say whether it is newer."""
 
 
-class Verbs(web.RequestHandler):
-    """Base of all handlers of a door; every error leaves in our shape."""
+class Verbs:
+    """Base of all handlers of a door: one request; every error leaves in our shape."""
 
-    host: Host
-
-    def initialize(self, host: Host) -> None:
+    def __init__(self, host: Host, connection: Connection, request: Request) -> None:
         self.host = host
+        self.connection = connection
+        self.request = request
+        self.status = 200
+        self.refused: GpuError | None = None
 
     def principal(self) -> Principal:
         """Return the proven caller; each door has its own way."""
@@ -75,25 +83,39 @@ class Verbs(web.RequestHandler):
         """Return the caller's pid where the door can prove it."""
         return None
 
-    def set_default_headers(self) -> None:
-        self.set_header("Server", f"genv-jupyter/{__version__}")
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-store")
-
     def prepare(self) -> None:
         self.caller = self.principal()
-        asked = self.request.headers.get("Genv-Jupyter-Version")
+        asked = self.request.headers.get("genv-jupyter-version")
         if asked is not None and version_key(asked)[:1] != version_key(__version__)[:1]:
             raise VersionMismatch(
                 f"This GPU broker has version {__version__}, and the caller {asked[:32]}.",
                 hint="Install the same version of genv-jupyter for Jupyter and for its kernels.",
             )
 
-    def compute_etag(self) -> None:
-        return None
+    async def serve(self, arguments: Sequence[str]) -> None:
+        """Answer the request; ``arguments`` are the parts of the path that name something."""
+        try:
+            self.prepare()
+            verb = getattr(self, _METHODS.get(self.request.method, ""), None)
+            if verb is None:
+                self.connection.last = True  # whether its answer may have a body nobody knows
+                raise MethodNotAllowed("This verb does not exist here.", hint=ROUTES_HINT)
+            await verb(*map(_unquoted, arguments))
+            if self.connection.begun:
+                self.connection.end()
+        except Left:
+            raise
+        except Exception as error:
+            self._refuse(error)
 
-    def check_xsrf_cookie(self) -> None:
-        """No cookie authenticates anything here, so there is nothing to forge."""
+    def _refuse(self, error: Exception) -> None:
+        if not isinstance(error, GpuError):
+            log.exception("%s %s failed", self.request.method, self.request.path[:256])
+            error = from_payload(_INTERNAL, 500)
+        self.refused = error
+        if self.connection.begun:
+            raise Left  # too late to say it
+        self.finish(json.dumps(error.payload()).encode(), error.status)
 
     # -- decode and encode ----------------------------------------------------------------------
 
@@ -105,6 +127,16 @@ class Verbs(web.RequestHandler):
             raise BadRequest(
                 f"The body cannot be read: {error}.", hint="The fields are listed in openapi.json."
             ) from None
+
+    def get_query_argument(self, name: str, default: T) -> str | T:
+        """Return an argument of the query, the last of that name."""
+        if not self.request.query:
+            return default
+        try:
+            pairs = parse_qsl(self.request.query, keep_blank_values=True, errors="strict")
+        except UnicodeDecodeError:
+            raise BadRequest("The query is not UTF-8.", hint=ROUTES_HINT) from None
+        return next((value.strip() for key, value in reversed(pairs) if key == name), default)
 
     def cuda(self) -> Cuda:
         """Read ``?cuda=``."""
@@ -152,61 +184,35 @@ class Verbs(web.RequestHandler):
     ) -> None:
         """Run a verb and write what it returns."""
         result = await self.host.run(verb, patient=patient)
-        self.set_status(status)
-        self.finish(msgspec.json.encode(result))
+        self.finish(msgspec.json.encode(result), status)
 
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = kwargs.get("exc_info", (None, None, None))[1]
-        if not isinstance(error, GpuError):
-            error = _http_error(error, status_code)
-        self.clear()
-        self.set_status(error.status)
-        self.finish(json.dumps(error.payload()))
-
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, GpuError):
-            super().log_exception(typ, value, tb)
+    def finish(self, body: bytes, status: int = 200) -> None:
+        """Write the whole answer."""
+        self.status = status
+        self.connection.answer(status, body)
 
 
-def _http_error(error: object, status: int) -> GpuError:
-    """Put what tornado says into our words."""
-    if isinstance(error, web.MissingArgumentError | UnicodeDecodeError) or status == 400:
-        reason = getattr(error, "log_message", None) or "The request cannot be read."
-        return BadRequest(str(reason), hint=ROUTES_HINT)
-    if status == 405:
-        return MethodNotAllowed("This verb does not exist here.", hint=ROUTES_HINT)
-    if status == 413:
-        return TooLarge(
-            "The request is too large.", hint=f"{MAX_BODY // 1024} KiB are more than any real one."
-        )
-    if status == 404:
-        return Unknown("There is nothing here.", hint=ROUTES_HINT)
-    return from_payload(
-        {
-            "code": "internal",
-            "message": "The GPU broker failed inside.",
-            "hint": "Try again; broker.log says more, beside the ledger that `jupyter gpu doctor` "
-            "names.",
-        },
-        status,
-    )
+def _unquoted(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest("The path is not UTF-8.", hint=ROUTES_HINT) from None
 
 
 class LocalDoor(Verbs):
     """The user broker's socket: the kernel says which uid is at the other end."""
 
     def principal(self) -> Principal:
-        connection: Any = self.request.connection
-        found: tuple[int, Principal] | None = getattr(connection, "genv_peer", None)
-        if found is None:
-            pid, uid, _ = peer(connection.stream.socket)
+        connection = self.connection
+        if connection.caller is None:
+            pid, uid, _ = peer(connection.socket)
             if uid != os.getuid():
                 raise Unauthenticated(
                     "This GPU broker serves another user.",
                     hint="Unset GENV_JUPYTER_SOCKET to use your own.",
                 )
-            found = (pid, Principal(realm="local", id=str(uid), name=user_name(uid)))
-            connection.genv_peer = found
+            connection.caller = (pid, Principal(realm="local", id=str(uid), name=user_name(uid)))
+        found: tuple[int, Principal] = connection.caller
         self._pid = found[0]
         return found[1]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tornado import web
+import re
 
 from genv_jupyter import __version__
 from genv_jupyter.api import usage
 from genv_jupyter.api.doors import ROUTES_HINT, Host, LocalDoor, Verbs
+from genv_jupyter.api.http import Connection, Server
+from genv_jupyter.api.http import Request as HttpRequest
 from genv_jupyter.errors import BadRequest, Unknown
 from genv_jupyter.isolation.smi.report import SmiCall
 from genv_jupyter.model import (
@@ -225,15 +227,21 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
 )
 
 
-def application(host: Host, door: type[Verbs] = LocalDoor) -> web.Application:
+def application(host: Host, door: type[Verbs] = LocalDoor) -> Server:
     """Mount every verb behind a door."""
 
     def behind(handler: type[Verbs]) -> type[Verbs]:
         return type(f"{door.__name__}{handler.__name__}", (handler, door), {})
 
-    return web.Application(
-        [(rf"/v1/{path}", behind(handler), {"host": host}) for path, handler in ROUTES],
-        default_handler_class=behind(NotFoundHandler),
-        default_handler_args={"host": host},
-        log_function=lambda handler: None,
-    )
+    routes = [(re.compile(rf"/v1/{path}"), behind(handler)) for path, handler in ROUTES]
+    missing = behind(NotFoundHandler)
+
+    async def handle(connection: Connection, request: HttpRequest) -> None:
+        for pattern, handler in routes:
+            found = pattern.fullmatch(request.path)
+            if found is not None:
+                await handler(host, connection, request).serve(found.groups())
+                return
+        await missing(host, connection, request).serve(())
+
+    return Server(handle)

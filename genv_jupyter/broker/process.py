@@ -19,13 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tornado.httpserver import HTTPServer
-from tornado.iostream import IOStream, StreamClosedError
-
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
-from genv_jupyter.api.doors import MAX_BODY, Verbs, user_name
+from genv_jupyter.api.doors import Verbs, user_name
 from genv_jupyter.api.handlers import application
+from genv_jupyter.api.http import MAX_HEAD, Connection, Left
 from genv_jupyter.broker import directories, failpoints
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.events import Listener, Publisher
@@ -44,30 +42,12 @@ T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
 TICK = 1.0
 REPLACE_SECONDS = 10.0
+BACKLOG = 1024
+LEAVE_SECONDS = 2.0
 MOST_STRANGERS = 8
 STRANGER_SECONDS = 2.0
 PATIENT = 16
 """Threads for verbs that may wait: as many devices may have their daemons started at once."""
-
-
-class _Server(HTTPServer):
-    """Serves the owner. Strangers reach an abstract name too: a few at a time, and not for long."""
-
-    strangers = 0
-
-    def handle_stream(self, stream: IOStream, address: Any) -> None:
-        if processes.peer(stream.socket)[1] == os.getuid():
-            super().handle_stream(stream, address)
-        elif self.strangers < MOST_STRANGERS:
-            self.strangers += 1
-            asyncio.get_running_loop().call_later(STRANGER_SECONDS, self._part, stream)
-            super().handle_stream(stream, address)  # is told in words whom we serve
-        else:
-            stream.close()
-
-    def _part(self, stream: IOStream) -> None:
-        self.strangers -= 1
-        stream.close()
 
 
 class Process:
@@ -96,6 +76,8 @@ class Process:
         self.leaving = asyncio.Event()
         self.turns = TurnDesk(broker)
         self.pace = Pace(broker, lambda: bool(self.publisher.listeners))
+        self.server = application(self)
+        self.strangers = 0
 
     # -- what the handlers need -----------------------------------------------------------------
 
@@ -113,18 +95,20 @@ class Process:
     async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
         """Write events to a caller until it leaves."""
         listener = await self.publisher.listen(server, since)
-        handler.set_header("Content-Type", "application/jsonlines")
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection: Any = handler.request.connection
-        connection.set_close_callback(lambda: None if closed.done() else closed.set_result(None))
+        connection = handler.connection
+        connection.begin(
+            "application/jsonlines", lambda: None if closed.done() else closed.set_result(None)
+        )
         try:
-            with contextlib.suppress(StreamClosedError):  # the caller has left: no error of ours
-                await self._tell(handler, listener, closed)
+            with contextlib.suppress(Left):  # no error of ours
+                await self._tell(connection, listener, closed)
         finally:
             self.publisher.forget(listener)
 
-    async def _tell(self, handler: Verbs, listener: Listener, closed: asyncio.Future[None]) -> None:
-        await handler.flush()
+    async def _tell(
+        self, connection: Connection, listener: Listener, closed: asyncio.Future[None]
+    ) -> None:
         while not closed.done():
             waiting = asyncio.ensure_future(listener.queue.get())
             either: list[asyncio.Future[Any]] = [waiting, closed]
@@ -133,8 +117,7 @@ class Process:
             if line is None:
                 waiting.cancel()
                 return
-            handler.write(line)
-            await handler.flush()
+            await connection.send(line)
 
     async def turn(
         self, handler: Verbs, environment: str, since: float | None, timeout: float | None
@@ -147,7 +130,6 @@ class Process:
             )
 
         self.last_call = time.monotonic()
-        handler.set_header("Content-Type", "application/jsonlines")
         pid = handler.peer_pid()
         await self.turns.serve(handler, environment, devices, pid=pid, since=since, timeout=timeout)
 
@@ -166,10 +148,9 @@ class Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.leaving.set)
-        server = _Server(application(self), max_body_size=MAX_BODY, max_header_size=32 * 1024)
-        # A kernel's connection may rest for days, and a timer for each call costs as much as one.
-        server.conn_params.header_timeout = None
-        server.add_socket(self.sock)
+        server = await asyncio.start_server(
+            self._welcome, sock=self.sock, limit=MAX_HEAD, backlog=BACKLOG
+        )
         publishing = asyncio.create_task(self.publisher.serve())
         stop = threading.Event()
         for rounds in (
@@ -180,14 +161,29 @@ class Process:
             threading.Thread(target=rounds, daemon=True).start()
         ready()
         await self.leaving.wait()
-        server.stop()
+        server.close()
         publishing.cancel()
         stop.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(server.close_all_connections(), 2)
+        await self.server.close(LEAVE_SECONDS)
         self.patient.shutdown(wait=True)
         self.pool.shutdown(wait=True)
         self.broker.close()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve the owner. Strangers reach an abstract name too: a few at a time, not for long."""
+        if processes.peer(writer.get_extra_info("socket"))[1] == os.getuid():
+            await self.server.serve(reader, writer)
+        elif self.strangers < MOST_STRANGERS:
+            self.strangers += 1
+            try:  # is told in words whom we serve
+                async with asyncio.timeout(STRANGER_SECONDS):
+                    await self.server.serve(reader, writer)
+            except TimeoutError:
+                pass
+            finally:
+                self.strangers -= 1
+        else:
+            writer.close()
 
     def _tick(self, loop: asyncio.AbstractEventLoop, stop: threading.Event) -> None:
         while not stop.wait(TICK):
@@ -338,7 +334,7 @@ def _bind(sock: socket.socket, where: str) -> None:
         except BlockingIOError as error:
             raise OSError(errno.EADDRINUSE, "another broker has this path") from error
     sock.bind(where)
-    sock.listen(1024)
+    sock.listen(BACKLOG)
     sock.setblocking(False)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
-from tornado.iostream import StreamClosedError
 
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turns import Ticket, Turns
@@ -62,7 +61,7 @@ class TurnDesk:
             self._look_again()
             try:
                 # The caller has left; or its environment has ended, as it hears when it asks again.
-                with contextlib.suppress(StreamClosedError, GpuError):
+                with contextlib.suppress(ConnectionError, GpuError):
                     await self._tell(handler, ticket, devices, changed, ended, timeout)
             finally:
                 self.turns.leave(ticket)
@@ -86,8 +85,7 @@ class TurnDesk:
             late = not ticket.yours and self.loop.time() >= deadline
             if late:
                 view = msgspec.structs.replace(view, state="late")
-            handler.write(msgspec.json.encode(view) + b"\n")
-            await _either(handler.flush(), ended)
+            await _either(handler.connection.send(msgspec.json.encode(view) + b"\n"), ended)
             if late:
                 return
             if ticket.yours:
@@ -105,7 +103,7 @@ class TurnDesk:
             if not ended.done():
                 ended.set_result(None)
 
-        handler.request.connection.set_close_callback(end)
+        handler.connection.begin("application/jsonlines", end)
         try:
             # Children that were forked keep the connection open when its process is dead.
             process = os.pidfd_open(pid) if pid else None

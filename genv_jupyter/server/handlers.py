@@ -21,7 +21,7 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from genv_jupyter.api.doors import MAX_BODY
+from genv_jupyter.api.http import MAX_BODY
 from genv_jupyter.errors import (
     BadRequest,
     Forbidden,

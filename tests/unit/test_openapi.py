@@ -46,7 +46,7 @@ def handled(routes: Any, base: str = "/") -> set[tuple[str, str]]:
     for pattern, handler in routes:
         path = "/" + pattern.removeprefix(base).replace(r"\.", ".").replace("([^/]+)", "{}")
         for verb in VERBS:
-            if getattr(handler, verb) is not getattr(web.RequestHandler, verb):
+            if getattr(handler, verb, None) not in (None, getattr(web.RequestHandler, verb)):
                 found.add((verb, path))
     return found
 

@@ -1,0 +1,230 @@
+"""HTTP/1.1 on the broker's sockets, over asyncio's streams.
+
+Requests are read and answers written by hand, as ``connection`` does at the other end: a web
+framework takes longer for a request than the broker takes to decide. Nothing is guessed: what is
+not plain HTTP/1.1 with its length said is refused, and the connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from http.client import responses
+from typing import Any, NamedTuple
+
+from genv_jupyter import __version__
+from genv_jupyter.errors import BadRequest, GpuError, TooLarge
+
+MAX_HEAD = 32 * 1024
+MAX_BODY = 256 * 1024
+PART_SECONDS = 2.0
+"""For which one is read on who has been refused while still sending: so the answer gets there."""
+_FIRST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.1")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\0\r\n]*)")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_HINT = "Speak HTTP/1.1, and say the length of a body in Content-Length."
+
+
+class Left(ConnectionError):
+    """The caller has closed the connection."""
+
+
+class Request(NamedTuple):
+    """What was asked; the names of ``headers`` are in small letters."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Connection:
+    """One request after the other, each answered before the next is read.
+
+    Attributes
+    ----------
+    busy
+        Somebody waits for a whole answer.
+    last
+        The connection ends with the present answer.
+    caller
+        What a door has found out of the other end.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.socket: socket.socket = writer.get_extra_info("socket")
+        self.busy = False
+        self.last = False
+        self.caller: Any = None
+        self._reader = reader
+        self._writer = writer
+        self._watch: asyncio.Task[bytes] | None = None
+
+    async def read(self) -> Request:
+        """Return the next request.
+
+        Raises
+        ------
+        Left
+            There is none.
+        BadRequest, TooLarge
+            It cannot be read, nor what may follow it.
+        """
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            method, target, headers = _read_head(head[:-4].decode("latin-1"))
+            length = _length(headers)
+            body = await self._reader.readexactly(length) if length else b""
+        except asyncio.LimitOverrunError:
+            raise TooLarge("The head of the request is too large.", hint=_HINT) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise Left from None
+        self.busy = True
+        self.last = self.last or headers.get("connection", "").lower() == "close"
+        path, _, query = target.partition("?")
+        return Request(method, path, query, headers, body)
+
+    def answer(self, status: int, body: bytes) -> None:
+        """Write a whole answer."""
+        close = b"Connection: close\r\n" if self.last else b""
+        head = _head(status, "application/json")
+        self._writer.write(b"%b%bContent-Length: %d\r\n\r\n%b" % (head, close, len(body), body))
+
+    def begin(self, kind: str, on_leave: Callable[[], None]) -> None:
+        """Begin an answer in pieces, after which the connection ends.
+
+        ``on_leave`` is called when the caller goes, or says more than it was asked to.
+        """
+        self.busy, self.last = False, True
+        head = _head(200, kind)
+        self._writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        self._watch = asyncio.ensure_future(self._reader.read(1))
+        self._watch.add_done_callback(lambda _: on_leave())
+
+    async def send(self, piece: bytes = b"") -> None:
+        """Send a piece, as fast as it is read.
+
+        Raises
+        ------
+        Left
+            Nobody reads it.
+        """
+        if piece:
+            self._writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            raise Left from None
+
+    @property
+    def begun(self) -> bool:
+        """Whether an answer in pieces has begun."""
+        return self._watch is not None
+
+    def end(self) -> None:
+        """End an answer in pieces in good order."""
+        self._writer.write(b"0\r\n\r\n")
+
+    def refuse(self, error: GpuError) -> None:
+        """Refuse the connection itself, or what cannot be read."""
+        self.last = True
+        self.answer(error.status, json.dumps(error.payload()).encode())
+
+    async def linger(self) -> None:
+        """Let one who is still sending get to its answer."""
+        self._writer.write_eof()
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(PART_SECONDS):
+                while await self._reader.read(MAX_BODY):
+                    pass
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._writer.close()
+
+
+class Server:
+    """Has each request handled, and ends all connections when it closes.
+
+    Parameters
+    ----------
+    handle
+        Answers a request; whatever it raises but ``Left`` is its mistake.
+    """
+
+    def __init__(self, handle: Callable[[Connection, Request], Awaitable[None]]) -> None:
+        self.handle = handle
+        self._open: dict[asyncio.Task[None], Connection] = {}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection until it ends: what ``asyncio.start_server`` calls."""
+        task: Any = asyncio.current_task()
+        connection = self._open[task] = Connection(reader, writer)
+        try:
+            while not connection.last:
+                request = await connection.read()
+                await self.handle(connection, request)
+                connection.busy = False
+                await connection.send()
+        except Left:
+            pass
+        except GpuError as error:
+            connection.refuse(error)
+            await connection.linger()
+        finally:
+            connection.close()
+            del self._open[task]
+
+    async def close(self, seconds: float) -> None:
+        """End what is open; who waits for an answer gets it, within so many seconds."""
+        for task, connection in self._open.items():
+            connection.last = True
+            if not connection.busy:
+                task.cancel()
+        if self._open:
+            await asyncio.wait(self._open, timeout=seconds)
+
+
+def _read_head(text: str) -> tuple[str, str, dict[str, str]]:
+    """Return method, target and headers."""
+    first, *lines = text.split("\r\n")
+    found = _FIRST_LINE.fullmatch(first)
+    if found is None:
+        raise BadRequest("The request cannot be read.", hint=_HINT)
+    headers: dict[str, str] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise BadRequest(f"The header {line[:32]!r} cannot be read.", hint=_HINT)
+        name, value = header[1].lower(), header[2].rstrip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return found[1], found[2], headers
+
+
+def _length(headers: dict[str, str]) -> int:
+    """Return the length of the body that follows."""
+    text = headers.get("content-length", "0")
+    if not _LENGTH.fullmatch(text) or "transfer-encoding" in headers:
+        raise BadRequest("The length of the body is not known.", hint=_HINT)
+    length = int(text)
+    if length > MAX_BODY:
+        raise TooLarge(
+            "The request is too large.", hint=f"{MAX_BODY // 1024} KiB are more than any real one."
+        )
+    return length
+
+
+@functools.cache
+def _head(status: int, kind: str) -> bytes:
+    """Return the first lines of an answer."""
+    return (
+        f"HTTP/1.1 {status} {responses.get(status, '')}\r\nServer: genv-jupyter/{__version__}\r\n"
+        f"Content-Type: {kind}\r\nCache-Control: no-store\r\n"
+    ).encode("ascii")
