@@ -19,6 +19,8 @@ from genv_jupyter.server.kernels import ServerHost
 from genv_jupyter.server.provisioner import GenvProvisioner
 
 PROVISIONER = "genv-provisioner"
+KERNELS = "genvJupyterKernels"
+"""What the pages are told of where kernels run."""
 
 
 class GenvJupyterApp(ExtensionApp):
@@ -57,6 +59,14 @@ class GenvJupyterApp(ExtensionApp):
         "1",
         config=True,
         help="What `on_import = 'attach'` asks for, such as '0.5' (half a GPU) or '1'.",
+    )
+
+    notebook_requests = Bool(
+        False,
+        config=True,
+        help="Whether a kernel is given at its start what its notebook's metadata asks for "
+        "(`genv_jupyter.request`, which the sidebar writes there when *Notebooks remember their "
+        "GPU* is set). Somebody else's notebook then asks for what they had.",
     )
 
     host: ServerHost | None = None
@@ -99,9 +109,14 @@ class GenvJupyterApp(ExtensionApp):
                 on_import=self.on_import,
                 auto_attach=self.auto_attach,
                 default_request=self.default_request,
+                notebook_requests=self.notebook_requests,
             )
             self.host = ServerHost(self.serverapp, policy, self.log)
             self.settings[HOST_SETTING] = self.host
+            server = self.serverapp
+            if server is not None and server.gateway_config.gateway_enabled:
+                # Its kernels are on another host, whose GPUs are not those that are seen here.
+                self.settings.setdefault("page_config_data", {})[KERNELS] = "elsewhere"
 
     def initialize_handlers(self) -> None:
         if self.host is not None:

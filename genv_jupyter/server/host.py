@@ -27,6 +27,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     on_import: str = "notice"
     auto_attach: str = ""
     default_request: str = "1"
+    notebook_requests: bool = False
 
 
 class Host:

@@ -26,6 +26,7 @@ from genv_jupyter.isolation.environ import MPS_PIPE, NO_MPS, PROGRAMS, VISIBLE
 from genv_jupyter.model import Request
 from genv_jupyter.server import variables
 from genv_jupyter.server.host import Host, host_of
+from genv_jupyter.server.remembered import remembered
 from genv_jupyter.server.reports import LEAVE_SECONDS, Kernel, Started
 from genv_jupyter.server.variables import Variables
 from genv_jupyter.server.workers import heard
@@ -93,6 +94,8 @@ class GenvProvisioner(LocalProvisioner):
         self._kernel: Kernel | None = None
         self._launched = False
         self._watched = False
+        self._asked = False
+        self._died: int | None = None
 
     @property
     def _host(self) -> Host:
@@ -151,6 +154,7 @@ class GenvProvisioner(LocalProvisioner):
     async def post_launch(self, **kwargs: Any) -> None:
         """Tell the broker that the process exists."""
         await super().post_launch(**kwargs)
+        self._asked, self._died = False, None
         if self._kernel is None:
             return
         with self._without_harm():
@@ -162,13 +166,20 @@ class GenvProvisioner(LocalProvisioner):
             if self.pid is not None:
                 self._host.reports.running(self._kernel, self.pid)
 
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Note that the process ends because it was asked to."""
+        self._asked = True
+        await super().shutdown_requested(restart=restart)
+
     async def terminate(self, restart: bool = False) -> None:
         """Ask the process to end, after it was taken off MPS."""
+        await self._see_death()
         await self._leave_mps()
         await super().terminate(restart=restart)
 
     async def kill(self, restart: bool = False) -> None:
         """End the process, after it was taken off MPS."""
+        await self._see_death()
         await self._leave_mps()
         await super().kill(restart=restart)
 
@@ -180,13 +191,18 @@ class GenvProvisioner(LocalProvisioner):
         with self._without_harm():
             if restart:
                 self._host.forget(self.kernel_id)
-                self._host.reports.restarting(self._kernel)
+                self._host.reports.restarting(self._kernel, self._died)
                 return
             # One that is not heard of now is told again when the broker is back.
             ended = self._end()
             error = None if ended is None else await heard(ended, END_SECONDS)
             if error is not None:
                 self.log.info("Kernel %s and the GPU broker: %s", self.kernel_id, error)
+
+    async def _see_death(self) -> None:
+        """Note with which status the process has ended before anybody asked it to."""
+        if not self._asked and self._died is None and self.has_process:
+            self._died = await self.poll()
 
     async def _leave_mps(self) -> None:
         """Take the process off MPS: what others have there suffers from a client that is killed.
@@ -222,6 +238,11 @@ class GenvProvisioner(LocalProvisioner):
             self._kernel.path = host.path_of(env.get("JPY_SESSION_NAME"))
             self._kernel.previous = await host.predecessor()
             request, trouble = self._request()
+            if host.policy.notebook_requests:
+                try:
+                    request = await remembered(env.get("JPY_SESSION_NAME")) or request
+                except GpuError as error:
+                    trouble = error
         kernel = self._kernel
         kernel.next_launch()
         kernel.unattached = "all" if self.unattached == "all" else "hide"
@@ -234,7 +255,9 @@ class GenvProvisioner(LocalProvisioner):
             result = variables.granted(environ)
         else:
             result = self._unattached(kernel)
-        return result if trouble is None else {**result, NOTICE: str(trouble)}
+        said = [str(trouble) if trouble is not None else "", started.environment.ended or ""]
+        notice = " ".join(filter(None, said))
+        return {**result, NOTICE: notice} if notice else result
 
     async def _ask(self, kernel: Kernel, request: Request | None) -> Started:
         """Wait for the broker's answer to a start, but not for long."""
