@@ -20,6 +20,7 @@
     ├── TooLarge                    413 too_large
     ├── OutOfRange                  422 out_of_range
     ├── VersionMismatch             426 version
+    ├── TooMany                     429 too_many
     └── Unavailable                 503 unavailable
         ├── NoDriver                503 no_driver
         ├── BrokerDown              503 broker_down
@@ -168,6 +169,13 @@ class TooLarge(GpuError):
 
     code = "too_large"
     status = 413
+
+
+class TooMany(GpuError):
+    """One user has more connections open than the broker of a host keeps for each."""
+
+    code = "too_many"
+    status = 429
 
 
 class OutOfRange(GpuError):

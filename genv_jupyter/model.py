@@ -36,13 +36,15 @@ class Principal(Struct, frozen=True, kw_only=True):
     """The authenticated caller.
 
     ``realm`` is ``local`` (``id`` is the uid) or ``hub`` (``id`` is the Hub's user name); ``name``
-    is for display only and decides nothing.
+    is for display only and decides nothing. ``groups`` are those that the host, or the Hub, puts
+    them into.
     """
 
     realm: Literal["local", "hub"]
     id: str
     name: str
     admin: bool = False
+    groups: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

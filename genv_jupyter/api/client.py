@@ -303,8 +303,8 @@ class Client:
 
     def _heed(self, server: str) -> None:
         """Have an older broker replaced, once: only a newer version replaces an older one."""
-        if self._heeded or not self.start:
-            return
+        if self._heeded or not self.start or rendezvous.host_socket() is not None:
+            return  # that of a host is replaced by whoever runs it
         self._heeded = True
         version = rendezvous.version_key(server.rpartition("/")[2])
         if version < rendezvous.version_key(__version__):

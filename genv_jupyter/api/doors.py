@@ -50,8 +50,8 @@ class Host(Protocol):
 
     broker: Broker
 
-    async def run(self, verb: Callable[[], T], *, patient: bool = False) -> T:
-        """Run a verb off the event loop; a ``patient`` one may wait without keeping others."""
+    async def run(self, verb: Callable[[], T], *, patient: bool = False, who: str = "") -> T:
+        """Run a verb of somebody off the event loop; a ``patient`` one may wait for programs."""
 
     async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
         """Write events until the caller leaves."""
@@ -183,7 +183,7 @@ class Verbs:
         self, verb: Callable[[], Any], status: int = 200, *, patient: bool = False
     ) -> None:
         """Run a verb and write what it returns."""
-        result = await self.host.run(verb, patient=patient)
+        result = await self.host.run(verb, patient=patient, who=self.caller.key)
         self.finish(msgspec.json.encode(result), status)
 
     def finish(self, body: bytes, status: int = 200) -> None:

@@ -4,6 +4,9 @@ The rendezvous is an abstract socket (``man 7 unix``): it is the same for an ssh
 Hub-spawned server and a batch job of one user on one host, whatever their ``TMPDIR`` and
 ``XDG_RUNTIME_DIR``; it is the lock (a second bind fails); and it vanishes with its process.
 Anybody may bind or connect to an abstract name, so both sides check the uid of the other.
+
+Where the host has a daemon, its socket in ``/run`` is there instead, and nobody starts a broker of
+their own: while the daemon is down, GPUs are not managed, and that is said.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ PASSED_ON = {
     "GENV_JUPYTER_FAILPOINT",
 }
 # LD_LIBRARY_PATH stays: on some hosts the driver's libraries are found by nothing else.
+_OWN = ("GENV_JUPYTER_SOCKET", "GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE")
 _SCRUBBED = re.compile(r"(CUDA|GENV|NVIDIA_VISIBLE)_?.*|NVML_.*|LD_PRELOAD|LD_AUDIT|JPY_.*")
+
+HOST_SOCKET = "/run/genv-jupyter/broker.sock"
+"""Where the daemon of a host listens; ``GENV_JUPYTER_HOST_SOCKET`` names another path."""
 
 _DOCTOR = "`jupyter gpu doctor` says more."
 
@@ -45,6 +52,9 @@ def address(home: str | None = None, simulate: str | None = None) -> str:
     explicit = os.environ.get("GENV_JUPYTER_SOCKET")
     if explicit:
         return explicit
+    host = host_socket() if home is None and simulate is None else None
+    if host is not None:
+        return host
     home = os.environ.get("GENV_JUPYTER_HOME", "") if home is None else home
     simulate = os.environ.get("GENV_JUPYTER_SIMULATE", "") if simulate is None else simulate
     name = f"\0genv-jupyter/{os.getuid()}"
@@ -52,6 +62,20 @@ def address(home: str | None = None, simulate: str | None = None) -> str:
         where = str(Path(home).resolve()) if home else ""
         name += "/" + hashlib.sha256(f"{where}\0{simulate}".encode()).hexdigest()[:16]
     return name
+
+
+def host_socket() -> str | None:
+    """Return the path of the host daemon's socket, where there is one.
+
+    Whoever has a directory or simulated devices of their own is not its client. The path outlives
+    a daemon that is down: then there is still no other broker.
+    """
+    if any(os.environ.get(name) for name in _OWN):
+        return None
+    chosen = os.environ.get("GENV_JUPYTER_HOST_SOCKET")
+    if chosen is not None:
+        return chosen or None
+    return HOST_SOCKET if os.path.lexists(HOST_SOCKET) else None
 
 
 def connect(timeout: float = 5.0) -> socket.socket:
@@ -70,7 +94,7 @@ def connect(timeout: float = 5.0) -> socket.socket:
         sock.settimeout(timeout)
         sock.connect(where)
         uid = peer(sock)[1]
-        if not where.startswith("\0") and uid not in (0, os.getuid()):
+        if not where.startswith("\0") and not _believed(where, uid):
             raise BrokerDown(
                 f"At {where} listens a process of uid {uid}, which is not believed.",
                 hint="Set GENV_JUPYTER_SOCKET to a path in a directory of your own, or unset it.",
@@ -85,6 +109,21 @@ def connect(timeout: float = 5.0) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _believed(where: str, uid: int) -> bool:
+    """Say whether a process of that uid may be the broker at a path."""
+    if uid in (0, os.getuid()):
+        return True
+    # A daemon that runs as a user of its own: root has given it the directory, and nobody else
+    # could have put one there.
+    directory = Path(where).absolute().parent
+    try:
+        found, above = directory.stat(), directory.parent.stat()
+    except OSError:
+        return False
+    shared = (found.st_mode | above.st_mode) & 0o022
+    return not shared and found.st_uid in (0, uid) and above.st_uid == 0
 
 
 @functools.lru_cache(maxsize=32)
@@ -107,8 +146,13 @@ def ensure_broker(timeout: float = 15.0) -> socket.socket:
     """
     try:
         return connect()
-    except OSError:
-        pass
+    except OSError as error:
+        if host_socket() is not None:
+            raise BrokerDown(
+                f"The GPU broker of this host does not answer ({error}).",
+                hint="Kernels go on with what they have, and it is tried again. An administrator "
+                "sees more with `systemctl status genv-jupyter` and `journalctl -u genv-jupyter`.",
+            ) from error
     deadline = time.monotonic() + timeout
     start_broker(timeout)
     while True:

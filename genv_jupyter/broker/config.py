@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +26,7 @@ from traitlets.config import Config, Configurable
 from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
 from genv_jupyter.broker.discretion import Discretion
+from genv_jupyter.broker.identity import Access
 from genv_jupyter.broker.leases import Leases
 from genv_jupyter.broker.leftovers import LeftoverSettings
 from genv_jupyter.broker.pace import Sampling
@@ -113,6 +115,7 @@ class PolicySettings(Configurable):
 
 CLASSES: tuple[type[Configurable], ...] = (
     PolicySettings,
+    Access,
     Discretion,
     Leases,
     MpsDaemons,
@@ -272,3 +275,14 @@ def _refused(kind: type[Configurable], values: dict[str, Any]) -> str | None:
 def _like(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), 1)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def check(path: Path | None) -> int:
+    """Say whether a host daemon would start with its configuration; return an exit status."""
+    try:
+        found = BrokerConfig.host(path)
+    except Unavailable as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    print("Read: " + (", ".join(map(str, found.files)) or "nothing; everything is the default"))
+    return 0

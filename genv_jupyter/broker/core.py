@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.contention import Contention
@@ -101,6 +101,7 @@ class Core:
         self.usage: dict[str, DeviceUsage] = {}
         self.processes: dict[str, list[Process]] = {}
         self.notices: list[str] = []
+        self.kind: Literal["user", "host"] = "user"
         self.programs: str | None = None
         self.loose_ends = False
         self._slow = False

@@ -80,6 +80,11 @@ def live_directory(simulate: str) -> Path:
     """Return the directory of the live ledger: for this boot and this pid namespace only."""
     home = os.environ.get("GENV_JUPYTER_HOME")
     top = stays(private(Path(home) if home else BASE / f"genv-jupyter-{os.getuid()}"))
+    return live_within(top, simulate)
+
+
+def live_within(top: Path, simulate: str) -> Path:
+    """Return the directory of the live ledger in another one: that of this boot and namespace."""
     # Each set of simulated devices has a broker, and so a ledger, of its own.
     kind = f"simulated-{hashlib.sha256(simulate.encode()).hexdigest()[:8]}" if simulate else "live"
     return private(top / f"{kind}-{boot_id()[:8]}-{pid_namespace()}")

@@ -15,13 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
-from genv_jupyter.api.doors import Verbs, user_name
+from genv_jupyter.api.doors import LocalDoor, Verbs, user_name
 from genv_jupyter.api.handlers import application
 from genv_jupyter.api.http import MAX_HEAD, Connection, Left
 from genv_jupyter.broker import directories, failpoints
@@ -51,7 +51,7 @@ PATIENT = 16
 
 
 class Process:
-    """One running user broker.
+    """One running broker; that of a user, unless a derived class says otherwise.
 
     Parameters
     ----------
@@ -61,12 +61,14 @@ class Process:
         Leave after that long without environments, servers, listeners and calls.
     """
 
+    door: type[Verbs] = LocalDoor
+
     def __init__(self, broker: Broker, sock: socket.socket, idle_seconds: float) -> None:
         self.broker = broker
         self.sock = sock
         self.idle_seconds = idle_seconds
         # One thread: the verbs take turns anyway, and SQL stays off the event loop.
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="verbs")
+        self.pool: Executor = ThreadPoolExecutor(1, thread_name_prefix="verbs")
         # Those that wait for a program (MPS), or for a verb that does, wait elsewhere.
         self.patient = ThreadPoolExecutor(PATIENT, thread_name_prefix="patient")
         uid = os.getuid()
@@ -76,17 +78,19 @@ class Process:
         self.leaving = asyncio.Event()
         self.turns = TurnDesk(broker)
         self.pace = Pace(broker, lambda: bool(self.publisher.listeners))
-        self.server = application(self)
+        self.server = application(self, self.door)
         self.strangers = 0
 
     # -- what the handlers need -----------------------------------------------------------------
 
-    async def run(self, verb: Callable[[], T], *, patient: bool = False) -> T:
+    async def run(self, verb: Callable[[], T], *, patient: bool = False, who: str = "") -> T:
         """Run a verb, then tell the listeners."""
         self.last_call = time.monotonic()
-        pool = self.patient if patient and self.broker.fences else self.pool
         try:
-            result = await asyncio.get_running_loop().run_in_executor(pool, verb)
+            if patient and self.broker.fences:
+                result = await asyncio.get_running_loop().run_in_executor(self.patient, verb)
+            else:
+                result = await self._take_turn(who, verb)
         finally:
             self.publisher.nudge()
         failpoints.reach("before_answer")
@@ -94,7 +98,7 @@ class Process:
 
     async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
         """Write events to a caller until it leaves."""
-        listener = await self.publisher.listen(server, since)
+        listener = await self.publisher.listen(server, since, handler.caller)
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         connection = handler.connection
         connection.begin(
@@ -148,6 +152,7 @@ class Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.leaving.set)
+        self._opened()
         server = await asyncio.start_server(
             self._welcome, sock=self.sock, limit=MAX_HEAD, backlog=BACKLOG
         )
@@ -221,6 +226,12 @@ class Process:
     def _unneeded(self) -> bool:
         quiet = time.monotonic() - self.last_call > self.idle_seconds
         return quiet and not self.publisher.listeners and self.broker.idle()
+
+    def _opened(self) -> None:
+        """Begin with what comes with serving."""
+
+    async def _take_turn(self, who: str, verb: Callable[[], T]) -> T:
+        return await self._in_pool(verb)
 
     async def _in_pool(self, verb: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.pool, verb)

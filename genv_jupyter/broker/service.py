@@ -119,6 +119,12 @@ class Broker:
         self._told_trouble: str | None = None
         self.core.refresh()
 
+    def obey(self, config: BrokerConfig) -> None:
+        """Take over another configuration, for whatever is decided from now on."""
+        with self.lock:
+            self.core.config, self.core.policy = config, config.policy()
+            self.core.outdate()
+
     def close(self) -> None:
         """Close source and ledgers, and end idle MPS daemons; grants stay as they are."""
         self.core.mps.close()

@@ -37,7 +37,7 @@ def health_view(core: Core) -> BrokerHealth:
     inventory = core.inventory
     return BrokerHealth(
         version=__version__,
-        kind="user",
+        kind=core.kind,
         pid=os.getpid(),
         ledger=str(core.books.ledger.path),
         simulated=inventory.simulated,

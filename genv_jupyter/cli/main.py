@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from genv_jupyter import __version__
-from genv_jupyter.cli import changing, completion, leftovers, looking, report, run, turn
+from genv_jupyter.cli import broker, changing, completion, leftovers, looking, report, run, turn
 from genv_jupyter.cli.output import STATUSES
 
 
@@ -48,6 +48,7 @@ for command in (
     leftovers.leftovers,
     looking.doctor_command,
     looking.health,
+    broker.broker,
     completion.completion,
 ):
     main.add_command(command)

@@ -1,0 +1,58 @@
+"""The host daemon's socket: everybody on the host may knock, and the kernel says who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from genv_jupyter.api.doors import Host, Verbs
+from genv_jupyter.isolation.processes import peer
+from genv_jupyter.model import Principal
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.identity import Identities
+
+
+class HostOfAll(Host, Protocol):
+    """What this door needs of the daemon it is in."""
+
+    identities: Identities
+
+    def look_again(self, uid: int) -> None:
+        """Have a user looked up anew, beside what is going on."""
+
+    def audit(
+        self, principal: Principal, method: str, path: str, status: int, said: str | None
+    ) -> None:
+        """Write down what somebody asked for, and what came of it."""
+
+
+class HostDoor(Verbs):
+    """A principal is whoever the kernel says is at the other end (``SO_PEERCRED``)."""
+
+    host: HostOfAll
+
+    def principal(self) -> Principal:
+        connection = self.connection
+        if connection.caller is None:
+            connection.caller = peer(connection.socket)[:2]
+        found: tuple[int, int] = connection.caller
+        self._pid, uid = found
+        identities = self.host.identities
+        if identities.stale(uid):
+            self.host.look_again(uid)
+        # Looked up before the connection was let in; a change is seen by the next call.
+        return identities.known(uid) or identities.look_up(uid)
+
+    def peer_pid(self) -> int | None:
+        return self._pid or None  # 0: it is in a pid namespace that we do not see
+
+    async def serve(self, arguments: Sequence[str]) -> None:
+        try:
+            await super().serve(arguments)
+        finally:
+            caller: Principal | None = getattr(self, "caller", None)
+            if caller is not None and self.request.method != "GET":
+                said = None if self.refused is None else f"{self.refused.code}: {self.refused}"
+                method, path = self.request.method, self.request.path
+                self.host.audit(caller, method, path, self.status, said)

@@ -1,0 +1,310 @@
+"""The host daemon: the same broker for all users of a host, on a socket in ``/run``.
+
+Who calls is known from the kernel; each sees as their own principal. Nobody can keep others from
+being served: connections are counted for each uid, and verbs run in turns (``fair``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import stat
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from genv_jupyter import __version__
+from genv_jupyter.api.host_door import HostDoor
+from genv_jupyter.api.http import Connection
+from genv_jupyter.api.rendezvous import HOST_SOCKET
+from genv_jupyter.broker import directories, systemd
+from genv_jupyter.broker.config import BrokerConfig
+from genv_jupyter.broker.fair import FairPool
+from genv_jupyter.broker.identity import Access, Identities
+from genv_jupyter.broker.process import MOST_STRANGERS, Process
+from genv_jupyter.broker.service import Broker
+from genv_jupyter.devices.source import open_source
+from genv_jupyter.errors import GpuError, TooMany, Unavailable
+from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.owners import others_may_write
+from genv_jupyter.ledger.live import LiveLedger
+from genv_jupyter.ledger.records import RecordsLedger
+from genv_jupyter.model import Principal
+
+T = TypeVar("T")
+log = logging.getLogger("genv_jupyter.broker")
+STATE = Path("/var/lib/genv-jupyter")
+SPARE = 64
+"""Descriptors that are kept for files and programs when everybody wants a connection."""
+
+
+class HostProcess(Process):
+    """One running host daemon.
+
+    Parameters
+    ----------
+    reread
+        Reads the configuration again.
+    """
+
+    door = HostDoor
+
+    def __init__(
+        self, broker: Broker, sock: socket.socket, reread: Callable[[], BrokerConfig]
+    ) -> None:
+        super().__init__(broker, sock, float("inf"))
+        self.pool.shutdown()
+        self.fair = self.pool = FairPool()
+        self.reread = reread
+        self.identities = Identities(lambda: broker.core.config.of(Access))
+        self.connections: Counter[int] = Counter()
+        self.tasks: set[asyncio.Future[None]] = set()
+        self._looking: set[int] = set()
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE
+        self._notice: str | None = None
+
+    # -- what the door needs --------------------------------------------------------------------
+
+    def too_many(self, uid: int) -> TooMany | None:
+        """Say why somebody may not open another connection."""
+        allowed = self.broker.core.config.of(Access).connections
+        if self.connections[uid] >= allowed:
+            return TooMany(
+                f"You have {allowed} connections to the GPU broker open already.",
+                hint="Close some: each Jupyter server and each kernel has one or two.",
+            )
+        if uid != 0 and self.connections.total() >= self._most:
+            return TooMany(
+                "The GPU broker has all the connections open that the host allows it.",
+                hint="Try again later; an administrator can raise LimitNOFILE of genv-jupyter.",
+            )
+        return None
+
+    def gone(self, uid: int) -> None:
+        """A connection has been closed."""
+        self.connections[uid] -= 1
+        if not self.connections[uid]:
+            del self.connections[uid]
+
+    def look_again(self, uid: int) -> None:
+        """Look a user up anew, beside what is going on."""
+        if uid in self._looking:
+            return
+        self._looking.add(uid)
+        looking = asyncio.get_running_loop().run_in_executor(None, self.identities.look_up, uid)
+        looking.add_done_callback(lambda done: self._looked(uid, done))
+
+    def _looked(self, uid: int, done: asyncio.Future[Principal]) -> None:
+        self._looking.discard(uid)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.warning("uid %d could not be looked up: %s", uid, error)
+
+    def audit(
+        self, principal: Principal, method: str, path: str, status: int, said: str | None
+    ) -> None:
+        """Write down what somebody asked for, and what came of it."""
+        log.info(
+            "audit %s",
+            json.dumps(
+                {
+                    "who": principal.key,
+                    "name": principal.name,
+                    "did": f"{method} {path}",
+                    "status": status,
+                    "why": said,
+                }
+            ),
+        )
+
+    def leave(self, version: str) -> bool:
+        """Stay: whoever runs the daemon replaces it."""
+        return False
+
+    async def _take_turn(self, who: str, verb: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self.fair.submit_for(who, verb))
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Let everybody in, up to a number of connections for each."""
+        uid = processes.peer(writer.get_extra_info("socket"))[1]
+        said = self.too_many(uid)
+        if said is not None:
+            connection = Connection(reader, writer)
+            connection.refuse(said)
+            if self.strangers < MOST_STRANGERS:  # a few at a time get to their answer for certain
+                self.strangers += 1
+                await connection.linger()
+                self.strangers -= 1
+            connection.close()
+            return
+        self.connections[uid] += 1
+        try:
+            if self.identities.stale(uid):  # who that is comes before what is said
+                await asyncio.get_running_loop().run_in_executor(None, self.identities.look_up, uid)
+            await self.server.serve(reader, writer)
+        finally:
+            writer.close()
+            self.gone(uid)
+
+    def _opened(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        seconds = systemd.watchdog_seconds()
+        if seconds is not None:
+            self._tick_watchdog(loop, seconds / 2)
+
+    def _tick_watchdog(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        systemd.notify("WATCHDOG=1")
+        loop.call_later(seconds, self._tick_watchdog, loop, seconds)
+
+    def _reload(self) -> None:
+        """Read the configuration again; with a mistake in it, everything stays as it is."""
+        systemd.reloading()
+        task = asyncio.ensure_future(self._take_in())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _take_in(self) -> None:
+        try:
+            config = await asyncio.get_running_loop().run_in_executor(None, self.reread)
+        except GpuError as error:
+            log.error("the configuration is not taken over: %s", error)
+            said = str(error)
+            await self._take_turn("", lambda: self._say(said))
+        else:
+            await self._take_turn("", lambda: self._obey(config))
+            log.info("the configuration was taken over: %s", ", ".join(map(str, config.files)))
+        self.publisher.nudge()
+        systemd.notify("READY=1")
+
+    def _say(self, said: str | None) -> None:
+        """Keep one notice about the configuration, or none."""
+        notices = self.broker.core.notices
+        if self._notice in notices:
+            notices.remove(self._notice)
+        self._notice = None
+        if said is not None:
+            self._notice = f"The configuration was not taken over. {said}"
+            notices.append(self._notice)
+
+    def _obey(self, config: BrokerConfig) -> None:
+        self.broker.obey(config)
+        self.identities.forget()
+        self._say(None)
+
+
+def main(*, config: Path | None, path: str, state: Path) -> int:
+    """Run a host daemon until it is told to leave."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    os.umask(0o077)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+    def reread() -> BrokerConfig:
+        return BrokerConfig.host(config)
+
+    try:
+        settings = reread()
+        sock = systemd.handed_over() or _listen(Path(path))
+        broker, held = _open(state, settings)
+    except GpuError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"Error: the GPU broker of this host cannot start: {error}.", file=sys.stderr)
+        return 1
+    broker.core.kind = "host"
+    where = broker.books.ledger.path
+    log.info("version %s, pid %d, socket %s, ledger %s", __version__, os.getpid(), path, where)
+
+    async def serve() -> None:
+        process = HostProcess(broker, sock, reread)
+        await process.serve(ready=lambda: _ready(path))
+        systemd.notify("STOPPING=1")
+
+    asyncio.run(serve())
+    os.close(held)
+    return 0
+
+
+def _ready(path: str) -> None:
+    systemd.notify("READY=1", f"STATUS=serving {path}")
+    log.info("ready")
+
+
+def _open(state: Path, settings: BrokerConfig) -> tuple[Broker, int]:
+    """Open ledger, records and devices; return also what holds the directory."""
+    simulate = os.environ.get("GENV_JUPYTER_SIMULATE", "")
+    top = directories.stays(directories.private(state))
+    directory = directories.live_within(top, simulate)
+    held = directories.lock(directory)
+    notices: list[str] = []
+    records: RecordsLedger | None = RecordsLedger(
+        top / ("simulated.sqlite" if simulate else "records.sqlite")
+    )
+    try:
+        notices.extend(records.open() if records is not None else ())
+    except (GpuError, OSError) as error:
+        records = None
+        notices.append(f"No history is kept: {error}")
+    broker = Broker(
+        LiveLedger(directory / "ledger.sqlite"),
+        open_source(simulate),
+        records=records,
+        config=settings,
+    )
+    broker.core.notices.extend(notices)
+    return broker, held
+
+
+def _listen(path: Path) -> socket.socket:
+    """Listen at a path for everybody, in a directory where nobody else can put another socket."""
+    directory = path.absolute().parent
+    directory.mkdir(mode=0o755, exist_ok=True)
+    found = directory.lstat()
+    if found.st_uid not in (0, os.getuid()) or others_may_write(found):
+        raise Unavailable(
+            f"Others may write to {directory}: they could put another socket in the place of ours.",
+            hint="Use a directory of the daemon's own, such as /run/genv-jupyter.",
+        )
+    os.chmod(directory, 0o755)  # noqa: PTH101 (the umask is 077, and everybody comes through)
+    lock = os.open(
+        path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+    except BlockingIOError:
+        raise Unavailable(
+            f"Another GPU broker serves {path}.", hint="Stop that one first."
+        ) from None
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise Unavailable(f"{path} is there, and is no socket.", hint="Remove it.")
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG or "too long" in str(error):
+            raise Unavailable(
+                f"{path} is too long for a socket.", hint="107 bytes at most."
+            ) from None
+        raise
+    path.chmod(0o666)
+    sock.listen(1024)
+    sock.setblocking(False)
+    return sock
+
+
+__all__ = ["HOST_SOCKET", "STATE", "HostProcess", "main"]
