@@ -12,7 +12,8 @@
     │   ├── UnknownEnvironment      404 unknown_environment
     │   ├── UnknownDevice           404 unknown_device
     │   ├── UnknownServer           404 unknown_server
-    │   └── UnknownProcess          404 unknown_process
+    │   ├── UnknownProcess          404 unknown_process
+    │   └── UnknownTicket           404 unknown_ticket
     ├── MethodNotAllowed            405 method_not_allowed
     ├── Conflict                    409 conflict
     │   ├── NoCapacity              409 no_capacity
@@ -21,6 +22,7 @@
     ├── OutOfRange                  422 out_of_range
     ├── VersionMismatch             426 version
     ├── TooMany                     429 too_many
+    ├── TooOften                    429 too_often
     └── Unavailable                 503 unavailable
         ├── NoDriver                503 no_driver
         ├── BrokerDown              503 broker_down
@@ -138,6 +140,12 @@ class UnknownProcess(Unknown):
     code = "unknown_process"
 
 
+class UnknownTicket(Unknown):
+    """No place in the queue of that id: it was left, or served."""
+
+    code = "unknown_ticket"
+
+
 class MethodNotAllowed(GpuError):
     """The route exists, without that verb."""
 
@@ -190,6 +198,13 @@ class VersionMismatch(GpuError):
 
     code = "version"
     status = 426
+
+
+class TooOften(GpuError):
+    """What may be done only every few minutes was done a moment ago."""
+
+    code = "too_often"
+    status = 429
 
 
 class Unavailable(GpuError):

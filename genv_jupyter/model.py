@@ -119,7 +119,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     ``pid``, ``environ`` (variables to set; ``None`` unsets one) and ``processes`` are there only
     for the owner and admins. ``released`` is also the state of one that never had a grant.
     ``pending`` is a request that waits. ``reason`` says in a sentence why the state is what it
-    is, where the state alone does not.
+    is, where the state alone does not. ``ended`` (owner and admins) says why the process before
+    the present one died, where that was the GPU's, the host's or a rule's doing.
     """
 
     id: str
@@ -143,6 +144,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     pid: int | None = None
     environ: dict[str, str | None] | None = None
     processes: tuple[Process, ...] | None = None
+    ended: str | None = None
 
 
 class DeviceGrant(Struct, frozen=True, kw_only=True):
@@ -259,6 +261,31 @@ class Turn(Struct, frozen=True, kw_only=True):
     locks: tuple[str, ...] = ()
 
 
+class QueueTicket(Struct, frozen=True, kw_only=True):
+    """A place in the queue.
+
+    ``waiting`` at a ``position`` (1 is the first) until ``until``; or ``granted``, and given back
+    then unless somebody takes it up. ``held`` are the devices that are kept for it. ``expected`` is
+    when there should be room, by the leases of those who hold something, or, with ``guess``, by how
+    long devices were kept so far; ``None``: nothing is known. ``request`` is there for those who
+    may see it, and ``message`` says it all in a sentence.
+    """
+
+    id: str
+    environment: str
+    user: str
+    name: str | None
+    request: Request | None
+    state: Literal["waiting", "granted"]
+    position: int
+    since: Time
+    until: Time | None
+    held: tuple[str, ...]
+    expected: Time | None
+    guess: bool | None
+    message: str
+
+
 class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of ``PUT servers/{id}``: a Jupyter server tells about itself.
 
@@ -278,7 +305,8 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``restarting`` from the moment the process is to be replaced. ``launch`` counts the starts of
     this kernel id. ``previous`` is the kernel whose environment this one takes over. ``pool`` is
     a ``CUDA_VISIBLE_DEVICES`` of the kernelspec, narrowing the server's. ``failure`` says why a
-    restart brought no process. Fields left out (``None``) leave what is known as it is.
+    restart brought no process. ``died`` comes with ``restarting``, if nobody had asked the process
+    to end: its status, negative for a signal. Fields left out (``None``) leave what is known as it is.
 
     ``applied`` is how applying the variables of ``revision`` (their ``GENV_JUPYTER_REVISION``)
     went, and ``visible`` the ``CUDA_VISIBLE_DEVICES`` read back in the process afterwards
@@ -299,6 +327,7 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     applied: Applied | None = None
     cuda: Cuda | None = None
     failure: str | None = None
+    died: int | None = None
     revision: int | None = None
     visible: str | UnsetType | None = UNSET
 
@@ -367,8 +396,8 @@ class Event(Struct, frozen=True, kw_only=True):
     The first has ``snapshot`` true and everything; later ones carry the devices and environments
     that changed, whole, and the ids that are gone. ``usage`` is there only for the owner and
     admins, and told anew when what an environment uses, or the advice on it, has changed.
-    ``notices`` and ``leftovers`` are all that there are for the owner and admins, told whole when
-    one has changed (``null``: none has).
+    ``notices`` and ``leftovers`` are all that there are for the owner and admins, and ``queue`` is
+    everybody's, told whole when one has changed (``null``: none has).
     """
 
     revision: int
@@ -381,6 +410,7 @@ class Event(Struct, frozen=True, kw_only=True):
     health: BrokerHealth | None = None
     notices: tuple[Notice, ...] | None = None
     leftovers: tuple[Leftover, ...] | None = None
+    queue: tuple[QueueTicket, ...] | None = None
 
 
 class DryRun(Struct, frozen=True, kw_only=True):

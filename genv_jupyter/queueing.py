@@ -15,7 +15,7 @@ somebody holds already they may keep, or make less, whoever waits.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -81,7 +81,14 @@ class Decision(Struct, frozen=True, kw_only=True):
     closed: Closed
 
 
-def decide(line: Sequence[Waiting], stays: Stays, policy: Policy, patience: float) -> Decision:
+def decide(
+    line: Sequence[Waiting],
+    stays: Stays,
+    policy: Policy,
+    patience: float,
+    *,
+    blocked: Container[str] = (),
+) -> Decision:
     """Find the first in line who can be served now, so that nobody before them is delayed.
 
     Parameters
@@ -94,11 +101,13 @@ def decide(line: Sequence[Waiting], stays: Stays, policy: Policy, patience: floa
         What placement obeys.
     patience
         Seconds after which devices are held for somebody.
+    blocked
+        Environments that cannot be served now whatever is free; their place is kept.
     """
     closed: dict[str, Gate] = {}
     held: dict[str, tuple[str, ...]] = {}
     for number, one in enumerate(line):
-        placed = _placed(one, closed, policy)
+        placed = None if one.environment in blocked else _placed(one, closed, policy)
         if placed is not None:
             return Decision(given=(number, placed), held=held, closed=closed)
         held[one.environment] = _close(one, closed, stays, policy, patience)

@@ -10,7 +10,7 @@ from genv_jupyter.policy import Policy
 from genv_jupyter.slots import Own, Slot, memory_on, others_on, outsiders
 from genv_jupyter.units import format_memory, format_share
 
-_WAIT = "wait, or ask a holder to release."
+_WAIT = "wait in the queue (`--wait`), or ask a holder to release (`%gpu ask`)."
 
 
 def refusal(

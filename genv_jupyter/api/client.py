@@ -35,6 +35,7 @@ from genv_jupyter.model import (
     EnvironmentUsage,
     KernelReport,
     NewEnvironment,
+    QueueTicket,
     Request,
     ServerReport,
 )
@@ -42,6 +43,7 @@ from genv_jupyter.notices import Notice
 
 # What the first `%gpu` does not need is imported when it is asked for.
 if TYPE_CHECKING:
+    from genv_jupyter.asks import Answer, Ask, Asked
     from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
     from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
@@ -135,6 +137,12 @@ class Client:
             What the caller saw in the process just before.
         restart
             The caller will restart the kernel, so it is never too late.
+
+        Returns
+        -------
+        Environment
+            With ``request.wait`` and no room its state is ``waiting``, and ``pending`` what is
+            asked for.
         """
         query = {"cuda": cuda, "restart": "true" if restart else None}
         return self._send(
@@ -169,6 +177,24 @@ class Client:
     def dismiss(self, notice: str) -> None:
         """Do not show a notice any more."""
         self._send("DELETE", _path("notices", notice), None, Any)
+
+    def ask(self, environment: str, body: Ask) -> Asked:
+        """Ask those who hold what an environment needs how long still."""
+        from genv_jupyter.asks import Asked
+
+        return self._send("POST", _path("environments", environment, "ask"), body, Asked)
+
+    def answer(self, notice: str, body: Answer) -> None:
+        """Answer those who have asked: what they need, they read in a notice."""
+        self._send("POST", _path("notices", notice, "answer"), body, Any)
+
+    def queue(self) -> list[QueueTicket]:
+        """Return who waits for devices, the first first."""
+        return self._get("queue", list[QueueTicket])
+
+    def leave_queue(self, ticket: str) -> None:
+        """Leave the queue; what has come already stays, and is taken up with this."""
+        self._send("DELETE", _path("queue", ticket), None, Any)
 
     def leftovers(self) -> list[Leftover]:
         """Return the processes that outlived kernels of the caller and still use a device."""

@@ -180,11 +180,16 @@ class Verbs:
         return int(value[:_DIGITS])
 
     async def answer(
-        self, verb: Callable[[], Any], status: int = 200, *, patient: bool = False
+        self,
+        verb: Callable[[], Any],
+        status: int | Callable[[Any], int] = 200,
+        *,
+        patient: bool = False,
     ) -> None:
-        """Run a verb and write what it returns."""
+        """Run a verb and write what it returns, which may decide on the status."""
         result = await self.host.run(verb, patient=patient, who=self.caller.key)
-        self.finish(msgspec.json.encode(result), status)
+        known = status if isinstance(status, int) else status(result)
+        self.finish(msgspec.json.encode(result), known)
 
     def finish(self, body: bytes, status: int = 200) -> None:
         """Write the whole answer."""

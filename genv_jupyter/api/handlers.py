@@ -9,6 +9,7 @@ from genv_jupyter.api import usage
 from genv_jupyter.api.doors import ROUTES_HINT, Host, LocalDoor, Verbs
 from genv_jupyter.api.http import Connection, Server
 from genv_jupyter.api.http import Request as HttpRequest
+from genv_jupyter.asks import Answer, Ask
 from genv_jupyter.errors import BadRequest, Unknown
 from genv_jupyter.isolation.smi.report import SmiCall
 from genv_jupyter.model import (
@@ -52,6 +53,7 @@ class EnvironmentHandler(Verbs):
             lambda: self.host.broker.attach(
                 self.caller, environment, request, cuda=cuda, restart=restart, peer_pid=pid
             ),
+            lambda found: 200 if found.pending is None else 202,
             patient=True,
         )
 
@@ -110,6 +112,28 @@ class NoticesHandler(Verbs):
 class NoticeHandler(Verbs):
     async def delete(self, notice: str) -> None:
         await self.answer(lambda: self.host.broker.dismiss(self.caller, notice))
+
+
+class AskHandler(Verbs):
+    async def post(self, environment: str) -> None:
+        body = self.body(Ask)
+        await self.answer(lambda: self.host.broker.asking.ask(self.caller, environment, body))
+
+
+class AnswerHandler(Verbs):
+    async def post(self, notice: str) -> None:
+        body = self.body(Answer)
+        await self.answer(lambda: self.host.broker.asking.answer(self.caller, notice, body))
+
+
+class QueueHandler(Verbs):
+    async def get(self) -> None:
+        await self.answer(lambda: self.host.broker.tickets(self.caller))
+
+
+class TicketHandler(Verbs):
+    async def delete(self, ticket: str) -> None:
+        await self.answer(lambda: self.host.broker.queue.leave(self.caller, ticket))
 
 
 class LeftoversHandler(Verbs):
@@ -210,13 +234,17 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}", EnvironmentHandler),
     (f"environments/{_ID}/restart", RestartHandler),
     (f"environments/{_ID}/leave", LeaveHandler),
+    (f"environments/{_ID}/ask", AskHandler),
     (f"environments/{_ID}/nvidia-smi", SmiHandler),
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
+    ("queue", QueueHandler),
+    (f"queue/{_ID}", TicketHandler),
     ("leftovers", LeftoversHandler),
     (f"processes/{_ID}", ProcessHandler),
     ("notices", NoticesHandler),
     (f"notices/{_ID}", NoticeHandler),
+    (f"notices/{_ID}/answer", AnswerHandler),
     ("usage", UsageHandler),
     ("usage/report", UsageReportHandler),
     (f"servers/{_ID}", ServerHandler),

@@ -71,11 +71,17 @@ def _answers(op: Operation) -> tuple[Any, ...]:
 
 def _structs() -> list[type[Struct]]:
     """Return every wire type."""
-    from genv_jupyter import leftovers, model, notices, reports
+    from genv_jupyter import asks, leftovers, model, notices, reports
 
     return [
         value
-        for value in {**vars(model), **vars(leftovers), **vars(notices), **vars(reports)}.values()
+        for value in {
+            **vars(model),
+            **vars(asks),
+            **vars(leftovers),
+            **vars(notices),
+            **vars(reports),
+        }.values()
         if isinstance(value, type) and issubclass(value, Struct)
     ]
 
@@ -100,9 +106,12 @@ def _operation(op: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
             for query in op.query
         ],
         "responses": {
-            str(op.status): {
-                "description": op.summary,
-                "content": {op.media: {"schema": answer}},
+            **{
+                str(status): {
+                    "description": op.summary,
+                    "content": {op.media: {"schema": answer}},
+                }
+                for status in (op.status, *op.further)
             },
             **_refusals(op),
         },

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from genv_jupyter import errors
+from genv_jupyter.asks import Answer, Ask, Asked
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.leftovers import Leftover
@@ -21,6 +22,7 @@ from genv_jupyter.model import (
     Event,
     KernelReport,
     NewEnvironment,
+    QueueTicket,
     Request,
     ServerReport,
     Time,
@@ -43,7 +45,10 @@ class Query(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One verb of the API: what goes in, what comes out, and what may be refused."""
+    """One verb of the API: what goes in, what comes out, and what may be refused.
+
+    ``further`` are other statuses with the same answer.
+    """
 
     method: Method
     path: str
@@ -52,6 +57,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     body: Any = None
     answer: Any = None
     status: int = 200
+    further: tuple[int, ...] = ()
     query: tuple[Query, ...] = ()
     refusals: tuple[type[GpuError], ...] = ()
     media: str = "application/json"
@@ -126,9 +132,11 @@ OPERATIONS: tuple[Operation, ...] = (
         method="put",
         path="/environments/{id}",
         name="attach",
-        summary="Attach: the body replaces the request; on a refusal the old grants stay",
+        summary="Attach: the body replaces the request; on a refusal the old grants stay. With "
+        "`wait` and no room: 202, and a place in the queue",
         body=Request,
         answer=Environment,
+        further=(202,),
         query=(
             _CUDA,
             Query("restart", bool, "The caller will restart the kernel, so it is never too late."),
@@ -208,6 +216,37 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=DryRun,
         query=(Query("environment", str, "For this environment, whose grants are a credit."),),
         refusals=_ASK,
+    ),
+    Operation(
+        method="post",
+        path="/environments/{id}/ask",
+        name="ask",
+        summary="Ask those who hold what an environment needs how long still; a notice of theirs",
+        body=Ask,
+        answer=Asked,
+        refusals=(*_ASK, errors.Conflict, errors.TooOften),
+    ),
+    Operation(
+        method="post",
+        path="/notices/{id}/answer",
+        name="answer",
+        summary="Answer those who have asked: a notice of theirs",
+        body=Answer,
+        refusals=(*_BODY, errors.Conflict, errors.OutOfRange),
+    ),
+    Operation(
+        method="get",
+        path="/queue",
+        name="queue",
+        summary="Who waits for devices, the first first; before them whose turn has just come",
+        answer=list[QueueTicket],
+    ),
+    Operation(
+        method="delete",
+        path="/queue/{id}",
+        name="leave_queue",
+        summary="Leave the queue; what has come already stays, and is taken up with this",
+        refusals=(errors.UnknownTicket, errors.NotYours),
     ),
     Operation(
         method="get",

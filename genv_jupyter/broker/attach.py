@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from genv_jupyter.broker import failpoints, leases, mps
-from genv_jupyter.broker.books import replaced, wanted
+from genv_jupyter.broker.books import Change, replaced, wanted
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.refusals import explain
+from genv_jupyter.broker.refusals import explain, kept
 from genv_jupyter.broker.release import (
     FRESH,
     check_leaving,
@@ -30,11 +30,12 @@ from genv_jupyter.broker.release import (
 )
 from genv_jupyter.broker.reservations import Reserved, reserve, row_of, stands, undo
 from genv_jupyter.demand import Demand, demand_of
-from genv_jupyter.errors import BadRequest, CudaInitialized, NoCapacity
+from genv_jupyter.errors import CudaInitialized, GpuError, NoCapacity
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Applied, Cuda, Request, Want
 from genv_jupyter.placement import Placed, place, satisfied
+from genv_jupyter.queueing import Closed, open_to
 from genv_jupyter.sharing import Sharing
 from genv_jupyter.slots import Slot
 
@@ -57,11 +58,20 @@ class Attempt(Struct, kw_only=True):
     sharing: Sharing = Sharing(False)
     reserved: list[Reserved] = []
     expires: float | None = None
+    served: bool = False
 
     @property
     def running(self) -> bool:
         """Whether CUDA lives in the process, and will go on to."""
         return self.cuda == "initialized" and not self.restart
+
+
+class _Kept(Exception):
+    """There is room, but it is kept for those who wait."""
+
+    def __init__(self, closed: Closed) -> None:
+        super().__init__()
+        self.closed = closed
 
 
 class Overtaken(Exception):
@@ -76,8 +86,11 @@ def begin(
     cuda: Cuda = "unknown",
     restart: bool = False,
     by_process: bool = False,
+    served: bool = False,
 ) -> Attempt | None:
     """Reserve what an environment asks for; ``None`` where it has just that already.
+
+    What is kept for those who wait is not given, but to them (``served``).
 
     Raises
     ------
@@ -87,10 +100,11 @@ def begin(
     attempt = Attempt(
         row=row,
         request=request,
-        demand=checked(request),
+        demand=demand_of(request),
         cuda=cuda_after(row, cuda),
         restart=restart,
         by_process=by_process,
+        served=served,
     )
     books = core.books
     core.refresh(FRESH)
@@ -155,10 +169,22 @@ def _placed(core: Core, attempt: Attempt, slots: Sequence[Slot]) -> tuple[Placed
     row = attempt.row
     try:
         return _choose(core, attempt.demand, row, slots)
-    except NoCapacity as refusal:
-        told = explain(core, refusal, slots, row)
+    except (NoCapacity, _Kept) as refusal:
+        told = _told(core, refusal, slots, row, attempt.demand)
         core.record("AttachRefused", row, reason=told.message)
         raise told from None
+
+
+def _told(
+    core: Core,
+    refusal: NoCapacity | _Kept,
+    slots: Sequence[Slot],
+    row: EnvironmentRow,
+    demand: Demand,
+) -> NoCapacity:
+    if isinstance(refusal, _Kept):
+        return kept(core, refusal.closed, slots, row, demand)
+    return explain(core, refusal, slots, row, demand)
 
 
 def _choose(
@@ -167,46 +193,41 @@ def _choose(
     """Choose devices; nothing is refused because of somebody who has ended a moment ago."""
     own = core.books.own(row.id)
     try:
-        return place(slots, demand, row.owner, core.policy, own)
+        placed = place(slots, demand, row.owner, core.policy, own)
     except NoCapacity:
         holders = [core.books.environments[held] for held in list(core.books.grants)]
         if not sum(end_if_gone(core, holder) for holder in holders):
             raise
         core.refresh()
-        return place(slots, demand, row.owner, core.policy, own)
-
-
-def checked(request: Request) -> Demand:
-    """Check a request, and that this broker can do what it asks.
-
-    Raises
-    ------
-    BadRequest, OutOfRange
-        As ``demand_of``; or it asks for something that is not there yet.
-    """
-    demand = demand_of(request)
-    if demand.wait is not None:
-        raise BadRequest(
-            "This version does not offer waiting in a queue.", hint="Leave it out of the request."
-        )
-    return demand
+        placed = place(slots, demand, row.owner, core.policy, own)
+    closed = core.line.closed_to(row, demand)
+    if not closed:
+        return placed
+    try:
+        return place(open_to(slots, closed, demand, own), demand, row.owner, core.policy, own)
+    except GpuError:  # there is room, and none of it is for this one
+        raise _Kept(closed) from None
 
 
 def _renew(core: Core, attempt: Attempt) -> None:
     """Answer a request that the present grants satisfy: only name and lease may change."""
     row = attempt.row
+    ticket = core.books.tickets.get(row.id)
     new = msgspec.structs.replace(row, name=attempt.request.name or row.name)
     if attempt.expires != row.expires:
         new = msgspec.structs.replace(
             new, request=_written(attempt.request), expires=attempt.expires
         )
-    if new != row:
+    if new != row or ticket is not None:
         with core.books.change() as change:
             change.put_environment(new)
+            if ticket is not None:  # it has what it asks for now
+                change.drop_ticket(ticket)
 
 
 def _written(request: Request) -> str:
-    return msgspec.json.encode(request).decode()
+    """Return a request as it is kept once it is met: there is nothing to wait for."""
+    return msgspec.json.encode(msgspec.structs.replace(request, wait=None)).decode()
 
 
 def _check_time(core: Core, attempt: Attempt) -> None:
@@ -239,6 +260,7 @@ def _confirm(core: Core, attempt: Attempt) -> None:
     books, row = core.books, attempt.row
     parts = {part.device: part for part in attempt.placed}
     fresh = {part.now.device for part in attempt.reserved if part.before is None}
+    had = any(it.device not in fresh for it in books.grants_of(row.id) if it.state == "granted")
     applied = _applied_now(attempt)
     if books.grants[row.id].keys() - parts.keys():
         core.refresh()
@@ -261,12 +283,28 @@ def _confirm(core: Core, attempt: Attempt) -> None:
         draining = [grant for grant in left if not let_go(core, change, row, grant)]
         new = msgspec.structs.replace(new, reason=reason_for(draining, row.cuda))
         change.put_environment(new)
+        _settle_ticket(core, change, attempt, had=had)
         failpoints.reach("inside_confirm")
     for part in attempt.placed:
         core.record("GrantAdded", row, device=part.device, memory=part.memory, compute=part.compute)
     record_left(core, row, left, draining)
     if applied == "pending" and not attempt.by_process and row.server:
         books.want(row.server, Want(kernel=row.id, action="apply"))
+
+
+def _settle_ticket(core: Core, change: Change, attempt: Attempt, *, had: bool) -> None:
+    """End a place in the queue: what it was for is there, or something else was asked for.
+
+    What comes by the queue to one that had nothing waits for somebody to take it up.
+    """
+    ticket = core.books.tickets.get(attempt.row.id)
+    if ticket is None:
+        return
+    if attempt.served and not had:
+        until = core.steady() + core.line.claim
+        change.put_ticket(msgspec.structs.replace(ticket, state="granted", until=until))
+    else:
+        change.drop_ticket(ticket)
 
 
 def _applied_now(attempt: Attempt) -> Applied:
@@ -323,14 +361,14 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     GpuError
         The refusal that the request would meet.
     """
-    demand = checked(request)
+    demand = demand_of(request)
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
     asker = row or EnvironmentRow.nobody(owner)
     try:
         placed = _choose(core, demand, asker, slots)
-    except NoCapacity as refusal:
-        raise explain(core, refusal, slots, asker) from None
+    except (NoCapacity, _Kept) as refusal:
+        raise _told(core, refusal, slots, asker, demand) from None
     sharing = mps.plan(core, asker, demand, placed, running=asker.cuda == "initialized")
     return [
         replaced(

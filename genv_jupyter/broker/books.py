@@ -70,7 +70,6 @@ class Books:
         # an old number must not be taken for one that has missed nothing.
         self.revision = time.time_ns() // 1_000_000
         self.quiet_since: dict[int, float] = {}
-        self.changed_queue = False
         self.changed_devices: set[str] = set()
         self.changed_environments: set[str] = set()
         self._next_grant = 1
@@ -196,12 +195,10 @@ class Books:
 
     def _set_ticket(self, row: TicketRow) -> None:
         self.tickets[row.environment] = row
-        self.changed_queue = True
         self.touch(row.environment)
 
     def _drop_ticket(self, row: TicketRow) -> None:
         self.tickets.pop(row.environment, None)
-        self.changed_queue = True
         self.touch(row.environment)
 
     def _add(self, row: GrantRow) -> None:

@@ -28,6 +28,7 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 from genv_jupyter.broker.discretion import Discretion
 from genv_jupyter.broker.identity import Access
 from genv_jupyter.broker.leases import Leases
+from genv_jupyter.broker.line import Queueing
 from genv_jupyter.broker.leftovers import LeftoverSettings
 from genv_jupyter.broker.pace import Sampling
 from genv_jupyter.broker.mps_settings import MpsDaemons
@@ -118,6 +119,7 @@ CLASSES: tuple[type[Configurable], ...] = (
     Access,
     Discretion,
     Leases,
+    Queueing,
     MpsDaemons,
     LeftoverSettings,
     Rules,

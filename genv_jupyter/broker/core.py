@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.contention import Contention
 from genv_jupyter.broker.leftovers import Leftovers
+from genv_jupyter.broker.line import Line
 from genv_jupyter.broker.meters import Meters
 from genv_jupyter.broker.mps import Mps
 from genv_jupyter.broker.noticeboard import Noticeboard
@@ -96,6 +97,7 @@ class Core:
         self.idleness = Idleness()
         self.leftovers = Leftovers(self)
         self.contention = Contention(self)
+        self.line = Line(self)
         self.history: History | None = None
         self.inventory = Inventory()
         self.usage: dict[str, DeviceUsage] = {}

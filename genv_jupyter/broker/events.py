@@ -143,8 +143,8 @@ class Publisher:
             pool = broker.pool_uuids(server, principal)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
             known = whole.environments or whole.usage or whole.removed or whole.health
-            lists = whole.notices is not None or whole.leftovers is not None
-            if not (devices or known or wants or lists):
+            lists = (whole.notices, whole.leftovers, whole.queue)
+            if not (devices or known or wants or any(it is not None for it in lists)):
                 continue  # all that changed is outside its pool
             lines[principal, server] = encode(
                 msgspec.structs.replace(whole, devices=devices, wants=wants)

@@ -84,7 +84,6 @@ class Announcer:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.notice: float = core.config.of(Leases).notice
         self._told: set[str] = set()
 
     def round(self) -> None:
@@ -103,8 +102,9 @@ class Announcer:
         self._told = due
 
     def _before(self, row: EnvironmentRow) -> float:
+        notice = float(self.core.config.of(Leases).notice)
         asked = None if row.request is None else _Asked.of(row.request)
-        return self.notice if asked is None else min(self.notice, asked / 5)
+        return notice if asked is None else min(notice, asked / 5)
 
     def _tell(self, row: EnvironmentRow, expires: float) -> None:
         left = expires - self.core.steady()

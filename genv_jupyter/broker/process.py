@@ -76,6 +76,7 @@ class Process:
         self.publisher = Publisher(broker, self._in_pool, owner)
         self.last_call = time.monotonic()
         self.leaving = asyncio.Event()
+        self.woken = threading.Event()
         self.turns = TurnDesk(broker)
         self.pace = Pace(broker, lambda: bool(self.publisher.listeners))
         self.server = application(self, self.door)
@@ -93,6 +94,7 @@ class Process:
                 result = await self._take_turn(who, verb)
         finally:
             self.publisher.nudge()
+            self.woken.set()
         failpoints.reach("before_answer")
         return result
 
@@ -162,6 +164,7 @@ class Process:
             lambda: self._tick(loop, stop),
             lambda: self._tick_mps(stop),
             lambda: self._tick_rules(stop),
+            lambda: self._tick_queue(loop, stop),
         ):
             threading.Thread(target=rounds, daemon=True).start()
         ready()
@@ -203,6 +206,20 @@ class Process:
                 log.info("leaving: nobody needs a broker")
                 loop.call_soon_threadsafe(self.leaving.set)
                 return
+
+    def _tick_queue(self, loop: asyncio.AbstractEventLoop, stop: threading.Event) -> None:
+        """Serve those who wait, after every verb and once a second; a fence may take its time."""
+        while True:
+            self.woken.wait(TICK)
+            if stop.is_set():
+                return
+            self.woken.clear()
+            try:
+                self.broker.queue.round()
+            except Exception:
+                log.exception("a round of the queue failed; the next one follows")
+            if self.broker.books.tickets:
+                loop.call_soon_threadsafe(self.publisher.nudge)
 
     def _tick_mps(self, stop: threading.Event) -> None:
         """Look after MPS: beside the other rounds, since its programs may hang for seconds."""

@@ -8,11 +8,14 @@ from datetime import datetime
 import msgspec
 
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.discretion import owner_of
+from genv_jupyter.broker.discretion import owner_of, seen
+from genv_jupyter.broker.line import when
 from genv_jupyter.broker.views import device_grant
+from genv_jupyter.demand import Demand
 from genv_jupyter.errors import NoCapacity
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import DeviceGrant
+from genv_jupyter.queueing import Closed
 from genv_jupyter.slots import Slot, outsiders
 from genv_jupyter.units import format_memory, format_share, format_since
 
@@ -24,8 +27,9 @@ def explain(
     refusal: NoCapacity,
     slots: Sequence[Slot],
     row: EnvironmentRow,
+    demand: Demand,
 ) -> NoCapacity:
-    """Add the holders to a refusal, and put them into its sentence."""
+    """Add the holders to a refusal, and when there should be room; put both into its sentence."""
     now, viewer = core.stamp(), owner_of(row)
     holders: list[dict[str, object]] = []
     parts: list[str] = []
@@ -52,11 +56,53 @@ def explain(
     message = " ".join([refusal.message, *parts])
     if more > 0:
         message += f" And {more} more."
+    if holders and (expected := core.line.free_at(row, demand)) is not None:
+        message += f" There should be room {when(expected, now)}."
     return NoCapacity(
-        message,
+        message + _waiting(core, row),
         hint=refusal.hint,
-        details={**refusal.details, "holders": holders},
+        details={**refusal.details, "holders": holders, **_expected(core, row, demand)},
     )
+
+
+def kept(
+    core: Core, closed: Closed, slots: Sequence[Slot], row: EnvironmentRow, demand: Demand
+) -> NoCapacity:
+    """Say for whom what is free is kept."""
+    now, viewer, books = core.stamp(), owner_of(row), core.books
+    reasons: dict[str, str] = {}
+    for slot in slots:
+        gate = closed.get(slot.uuid)
+        if gate is None:
+            continue
+        first = books.environments[gate.environment]
+        shown = seen(core, first, viewer)
+        who = f"{shown.name} of {shown.user}" if shown.name else f"a {first.kind} of {shown.user}"
+        since = format_since(core.stamp(books.tickets[first.id].since), now)
+        reasons[slot.uuid] = f"{slot.label} is kept for {who}, waiting since {since}."
+    said = " ".join(list(reasons.values())[:_NAMED])
+    return NoCapacity(
+        f"What is free is kept for those who wait in the queue. {said}".rstrip(),
+        hint="Get in line (`--wait`), or ask for less.",
+        details={"reasons": reasons, "holders": [], **_expected(core, row, demand)},
+    )
+
+
+def _expected(core: Core, row: EnvironmentRow, demand: Demand) -> dict[str, object]:
+    """Return when there should be room, and how many wait for some, for programs."""
+    found = core.line.free_at(row, demand)
+    return {
+        "expected": None if found is None else msgspec.to_builtins(found[0]),
+        "guess": None if found is None else found[1],
+        "waiting": len(core.books.line()),
+    }
+
+
+def _waiting(core: Core, row: EnvironmentRow) -> str:
+    number = sum(ticket.environment != row.id for ticket in core.books.line())
+    if not number:
+        return ""
+    return f" {number} {'waits' if number == 1 else 'wait'} in the queue already."
 
 
 def holders_sentence(grants: Sequence[DeviceGrant], now: datetime) -> str:

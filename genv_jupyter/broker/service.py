@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from genv_jupyter.broker import attach, fence, kernels, leaving, release, smi, views, wants
+from genv_jupyter.broker.asking import Asking
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.core import Core
@@ -21,6 +22,8 @@ from genv_jupyter.broker.housekeeping import Housekeeper
 from genv_jupyter.broker.leftovers import recall
 from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.mps_settings import MpsDaemons
+from genv_jupyter.broker.queue import Queue
+from genv_jupyter.broker.queue_view import QueueNews, tickets
 from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
@@ -43,6 +46,7 @@ from genv_jupyter.model import (
     KernelReport,
     NewEnvironment,
     Principal,
+    QueueTicket,
     Request,
     ServerReport,
     Want,
@@ -116,6 +120,9 @@ class Broker:
         self.news = UsageNews(self.core)
         self.rules = Enforcer(self.core, self.lock, self.lanes, records)
         self.rules.recall()
+        self.queue = Queue(self.core, self.lock, self.lanes, records)
+        self.lines = QueueNews(self.core)
+        self.asking = Asking(self.core, self.lock)
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -201,6 +208,11 @@ class Broker:
             rows = attach.dry_run(self.core, row, principal.key, request)
             return DryRun(grants=tuple(views.grant_view(self.core, grant) for grant in rows))
 
+    def tickets(self, principal: Principal) -> tuple[QueueTicket, ...]:
+        """Return who waits in the queue."""
+        with self.lock:
+            return tickets(self.core, principal)
+
     def notices(self, principal: Principal) -> list[Notice]:
         """Return what somebody is told about their environments."""
         with self.lock:
@@ -233,17 +245,14 @@ class Broker:
         restart: bool = False,
         peer_pid: int | None = None,
     ) -> Environment:
-        """Give an environment what it asks for; on refusal it keeps what it has."""
+        """Give an environment what it asks for, or a place in the queue if it would wait.
 
-        def begin() -> attach.Attempt | None:
-            row = self.core.environment(principal, environment)
-            by_process = peer_pid is not None and peer_pid == row.pid
-            return attach.begin(
-                self.core, row, request, cuda=cuda, restart=restart, by_process=by_process
-            )
-
+        On refusal it keeps what it has.
+        """
         with self.lanes.of(environment):
-            row = fence.give(self.core, self.lock, environment, begin)
+            row = self.queue.attach(
+                principal, environment, request, cuda=cuda, restart=restart, peer_pid=peer_pid
+            )
             with self.lock:
                 return self._view(principal, row)
 
@@ -266,8 +275,9 @@ class Broker:
     def patch(self, principal: Principal, environment: str, body: EnvironmentPatch) -> Environment:
         """Change the name, or take in what was applied inside the process."""
         with self.lock:
-            row = self.core.environment(principal, environment)
-            return self._view(principal, kernels.patch(self.core, row, body))
+            row = kernels.patch(self.core, self.core.environment(principal, environment), body)
+            self.queue.claim(row)
+            return self._view(principal, row)
 
     def restart(self, principal: Principal, environment: str) -> Environment:
         """Have the server restart the kernel; its grants are kept."""
@@ -330,6 +340,7 @@ class Broker:
                 self.core.absorb(*reading)
             self.housekeeper.round()
             self.core.leftovers.round()
+            self.asking.round()
             self.core.board.sweep()
 
     def tick_rules(self) -> None:
@@ -353,8 +364,8 @@ class Broker:
             health = self.health() if trouble != self._told_trouble else None
             usage = self.news.take(environments, devices)
             noticed = self.core.board.news()
-            left = self.core.leftovers.news()
-            if not (devices or environments or usage or noticed or left or health):
+            left, queued = self.core.leftovers.news(), self.lines.changed()
+            if not (devices or environments or usage or noticed or left or queued or health):
                 return {}
             books.changed_devices, books.changed_environments = set(), set()
             books.revision += 1
@@ -381,6 +392,7 @@ class Broker:
                     removed=removed,
                     notices=tuple(self.core.board.of(principal)) if noticed else None,
                     leftovers=tuple(self.core.leftovers.of(principal)) if left else None,
+                    queue=tickets(self.core, principal) if queued else None,
                 )
                 for principal in principals
             }
@@ -401,6 +413,7 @@ class Broker:
                 health=self.health(),
                 notices=tuple(self.core.board.of(principal)),
                 leftovers=tuple(self.core.leftovers.of(principal)),
+                queue=tickets(self.core, principal),
             )
 
     def pool_uuids(self, server: str | None, viewer: Principal | None = None) -> frozenset[str]:

@@ -12,6 +12,7 @@ from genv_jupyter import __version__
 from genv_jupyter.broker import leases, mps
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.discretion import seen
+from genv_jupyter.broker.line import asked_by
 from genv_jupyter.broker.sensors import sensors_of
 from genv_jupyter.broker.witness import reason_of
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
@@ -133,6 +134,9 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
     elif row.state == "held":
         kernel_state = "restarting"
     grants = tuple(books.grants_of(row.id))
+    ticket = books.tickets.get(row.id)
+    if ticket is not None and ticket.state != "waiting":
+        ticket = None
     return Environment(
         id=row.id,
         previous=row.previous,
@@ -144,9 +148,9 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         kernel_state=kernel_state if row.kind == "kernel" else None,
         idle_since=pulse.idle_since,
         request=request_of(row) if shown.all else None,
-        pending=None,
+        pending=asked_by(ticket) if ticket is not None and shown.all else None,
         grants=tuple(grant_view(core, grant) for grant in grants),
-        state=_environment_state(core, row, grants),
+        state=_environment_state(core, row, grants, waits=ticket is not None),
         applied=_applied(grants),
         created=datetime.fromtimestamp(row.created, UTC),
         expires=leases.shown(core, row),
@@ -218,10 +222,12 @@ def _grant_state(core: Core, grant: GrantRow) -> GrantState:
 
 
 def _environment_state(
-    core: Core, row: EnvironmentRow, grants: tuple[GrantRow, ...]
+    core: Core, row: EnvironmentRow, grants: tuple[GrantRow, ...], *, waits: bool
 ) -> EnvironmentState:
     if row.state == "held":
         return "held"
+    if waits and row.state != "reserved":
+        return "waiting"
     if row.state == "reserved" and (grants or row.previous):
         return "reserved"
     if not grants:

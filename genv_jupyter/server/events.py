@@ -7,7 +7,14 @@ from typing import Protocol
 import msgspec
 
 from genv_jupyter.leftovers import Leftover
-from genv_jupyter.model import BrokerHealth, Device, Environment, EnvironmentUsage, Event
+from genv_jupyter.model import (
+    BrokerHealth,
+    Device,
+    Environment,
+    EnvironmentUsage,
+    Event,
+    QueueTicket,
+)
 from genv_jupyter.notices import Notice
 
 BACKLOG = 256
@@ -36,6 +43,7 @@ class Hub:
         self._health: BrokerHealth | None = None
         self._notices: tuple[Notice, ...] = ()
         self._leftovers: tuple[Leftover, ...] = ()
+        self._queue: tuple[QueueTicket, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -91,9 +99,12 @@ class Hub:
             self._notices = event.notices
         if event.leftovers is not None:
             self._leftovers = event.leftovers
+        if event.queue is not None:
+            self._queue = event.queue
         told = event.devices or event.environments or event.usage or event.removed
-        lists = event.notices is not None or event.leftovers is not None
-        if not (event.snapshot or told or event.health or lists):
+        lists = (event.notices, event.leftovers, event.queue)
+        listed = any(it is not None for it in lists)
+        if not (event.snapshot or told or event.health or listed):
             return
         text = _text(msgspec.structs.replace(event, wants=()))
         for listener in list(self._listeners):
@@ -109,6 +120,7 @@ class Hub:
             health=self._health,
             notices=self._notices,
             leftovers=self._leftovers,
+            queue=self._queue,
         )
 
 

@@ -221,6 +221,31 @@ class RestartHandler(Door):
         await self.relay("POST", f"{_path(environment)}/restart")
 
 
+class AskHandler(Door):
+    @allowed("write")
+    async def post(self, environment: str) -> None:
+        await self.relay("POST", f"{_path(environment)}/ask", self.request.body)
+
+
+class AnswerHandler(Door):
+    @allowed("write")
+    async def post(self, notice: str) -> None:
+        path = f"notices/{quote(notice, safe='')}/answer"
+        await self.relay("POST", path, self.request.body)
+
+
+class QueueHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        await self.relay("GET", "queue")
+
+
+class TicketHandler(Door):
+    @allowed("write")
+    async def delete(self, ticket: str) -> None:
+        await self.relay("DELETE", f"queue/{quote(ticket, safe='')}")
+
+
 class UsageHandler(Door):
     @allowed("read")
     async def get(self) -> None:
@@ -355,6 +380,10 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}environments/{_ID}", EnvironmentHandler),
     (f"{_BASE}environments/{_ID}/restart", RestartHandler),
     (f"{_BASE}placements", PlacementsHandler),
+    (f"{_BASE}environments/{_ID}/ask", AskHandler),
+    (rf"{_BASE}notices/{_ID}/answer", AnswerHandler),
+    (f"{_BASE}queue", QueueHandler),
+    (f"{_BASE}queue/{_ID}", TicketHandler),
     (f"{_BASE}leftovers", LeftoversHandler),
     (f"{_BASE}processes/{_ID}", ProcessHandler),
     (f"{_BASE}notices", NoticesHandler),

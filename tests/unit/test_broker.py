@@ -337,7 +337,6 @@ def test_a_lost_device_is_shown_and_never_given(desk: Bench) -> None:
         (Request(devices=("GPU-51b",)), AmbiguousDevice),
         (Request(devices=("GPU-",)), UnknownDevice),
         (Request(gpus=3), OutOfRange),
-        (Request(gpus=1, wait="5m"), BadRequest),
         (Request(gpus=1, mps="on"), BadRequest),
     ],
 )
