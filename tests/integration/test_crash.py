@@ -29,6 +29,8 @@ Verb = Callable[[Bench], object]
 HTTP_ONLY = {"before_answer"}
 FENCED = {"before_fence", "after_fence"}
 """Simulated devices need none: ``test_mps_crash`` has them."""
+RULES = {"before_rule_step", "inside_rule_step", "after_rule_step"}
+"""No verbs: ``test_rules_crash`` has them."""
 
 
 def _start(number: int) -> Verb:
@@ -176,7 +178,7 @@ def run(fresh: Callable[[], Bench], states: list[State], arm: str | Callable[[Be
     return answered
 
 
-@pytest.mark.parametrize("name", sorted(set(failpoints.NAMES) - HTTP_ONLY - FENCED))
+@pytest.mark.parametrize("name", sorted(set(failpoints.NAMES) - HTTP_ONLY - FENCED - RULES))
 def test_killed_at_a_failpoint_nothing_is_lost_or_half(
     fresh: Callable[[], Bench], name: str
 ) -> None:

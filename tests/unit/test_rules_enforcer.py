@@ -2,121 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from traitlets.config import Config
 
-from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.rules import enforcer
 from genv_jupyter.broker.rules.breaches import Key
-from genv_jupyter.broker.service import Broker
-from genv_jupyter.devices.source import ProcessReading
-from genv_jupyter.isolation import processes
-from genv_jupyter.ledger.live import LiveLedger
-from genv_jupyter.ledger.records import RecordsLedger
-from genv_jupyter.model import EnvironmentPatch, Request, Want
-from genv_jupyter.notices import Notice
-from tests.unit.brokers import GIB, HALF, WHOLE, Bench, Kernel
-
-GRACE, PAUSE = 60, 10
-ME = os.getuid()
-
-SLEEP = "import time; print(flush=True); time.sleep(600)"
-CHILD = (
-    "import subprocess, sys\n"
-    f"child = subprocess.Popen([sys.executable, '-c', {SLEEP!r}], stdout=subprocess.PIPE)\n"
-    f"child.stdout.readline()\n{SLEEP}"
+from genv_jupyter.model import EnvironmentPatch, Request
+from tests.unit.brokers import GIB, HALF, WHOLE, Kernel
+from tests.unit.ruled import (
+    CHILD,
+    DEAF,
+    GRACE,
+    PAUSE,
+    SLEEP,
+    STUBBORN,
+    Ruled,
+    child_of,
+    gone,
+    wait_for,
 )
-STUBBORN = f"import signal; signal.signal(15, signal.SIG_IGN); {SLEEP}"
-
-
-class Proof:
-    """What is found out about a process right before a signal; a test says what."""
-
-    def __init__(self) -> None:
-        self.strangers: set[int] = set()
-        self.without_cuda: set[int] = set()
-        self.claimants: set[int] = set()
-
-    def uids(self, pid: int) -> tuple[int, ...]:
-        return (ME + 1, ME, ME, ME) if pid in self.strangers else (ME,) * 4
-
-    def runs_cuda(self, pid: int) -> bool:
-        return pid not in self.without_cuda
-
-    def claims(self, pid: int) -> bool:
-        return pid in self.claimants
-
-
-class Ruled(Bench):
-    """A broker with rules."""
-
-    def __init__(self, path: Path, **rules: Any) -> None:
-        self.rules = {"cap_slack": 0, "patience": 0, "pause": PAUSE, **rules}
-        self.records = RecordsLedger(path / "records.sqlite")
-        self.records.open()
-        self.proof = Proof()
-        super().__init__(path / "ledger.sqlite")
-
-    def open(self) -> Broker:
-        broker = Broker(
-            LiveLedger(self.path),
-            self.source,
-            records=self.records,
-            clock=self.clock,
-            steady=self.steady,
-            config=BrokerConfig(Config({"Rules": self.rules})),
-        )
-        broker.rules.proof = self.proof
-        return broker
-
-    def close(self) -> None:
-        for device in self.source.devices:
-            for reading in device.processes or ():
-                if reading.pid != os.getpid() and self.of_ours(reading.pid):
-                    os.kill(reading.pid, signal.SIGKILL)
-        super().close()
-
-    def of_ours(self, pid: int) -> bool:
-        return any(ancestor == os.getpid() for ancestor, _ in processes.ancestors(pid))
-
-    def pass_(self, seconds: int) -> None:
-        """Let time pass, second by second."""
-        for _ in range(seconds):
-            self.tick(1)
-            self.broker.tick_rules()
-
-    def script(self, code: str) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        self.children.append(child)
-        assert child.stdout is not None
-        child.stdout.readline()  # it is where it says so
-        child.stdout.close()
-        return child
-
-    def uses(self, number: int, pid: int, memory: int | None, kind: Any = "compute") -> None:
-        device = self.source.devices[number]
-        assert device.processes is not None
-        device.processes[:] = [it for it in device.processes if it.pid != pid]
-        device.processes.append(ProcessReading(pid, memory, kind))
-
-    def notices(self, *kinds: str) -> list[Notice]:
-        return [it for it in self.broker.notices(self.me) if not kinds or it.kind in kinds]
-
-    def acted(self) -> list[str]:
-        return [it.reason or "" for it in self.records.history() if it.event == enforcer.ACTED]
-
-    def wants(self) -> list[Want]:
-        return list(self.broker.take_wants(self.server))
-
 
 MakeRuled = Callable[..., Ruled]
 
@@ -132,21 +41,6 @@ def ruled(tmp_path: Path) -> Iterator[MakeRuled]:
     yield make
     for desk in made:
         desk.close()
-
-
-def child_of(process: subprocess.Popen[bytes]) -> int:
-    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    return int(text.split()[0])
-
-
-def gone(pid: int) -> bool:
-    return processes.start_of(pid) is None
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    """Wait until it is so; the time limit of every test bounds it."""
-    while not true():
-        signal.sigtimedwait([], 0.01)
 
 
 @pytest.fixture
@@ -214,10 +108,7 @@ def test_who_does_not_heed_is_terminated_and_then_killed_and_the_owner_is_told(
     ruled: MakeRuled,
 ) -> None:
     desk = ruled(cap="act", cap_grace=0)
-    deaf = STUBBORN.replace(
-        "signal.signal(15", "signal.signal(2, signal.SIG_IGN); signal.signal(15"
-    )
-    kernel = desk.kernel(process=desk.script(deaf))
+    kernel = desk.kernel(process=desk.script(DEAF))
     kernel.attach(HALF)
     desk.uses(0, kernel.process.pid, 20 * GIB)
     desk.pass_(1)

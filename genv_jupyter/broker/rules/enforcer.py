@@ -159,19 +159,21 @@ class Enforcer:
             return
         self._write(order, row)
         failpoints.reach("before_rule_step")
-        if order.step == "interrupt":
-            with self.lock:
-                asked = target.kernel and kernels.interrupt(self.core, row)
-            if not asked:
-                processes.send(target.pid, target.start, signal.SIGINT)
-            return
-        leaving.leave_one(self.core, tuple(self.core.usage), target.pid)
+        if order.step != "interrupt":  # which must leave CUDA as it is
+            leaving.leave_one(self.core, tuple(self.core.usage), target.pid)
         failpoints.reach("inside_rule_step")
-        sent = processes.send(target.pid, target.start, _SIGNALS[order.step])
+        sent = self._interrupt(target, row) if order.step == "interrupt" else None
+        if sent is None:
+            sent = processes.send(target.pid, target.start, _SIGNALS[order.step])
         failpoints.reach("after_rule_step")
-        if sent:
+        if sent and order.step != "interrupt":
             with self.lock:
                 self.board.ended(row, _reason(order))
+
+    def _interrupt(self, target: Target, row: EnvironmentRow) -> bool | None:
+        """Have a kernel's server interrupt it; ``None`` where there is none, or for a child."""
+        with self.lock:
+            return True if target.kernel and kernels.interrupt(self.core, row) else None
 
     def _doubt(self, order: Order, target: Target) -> str | None:
         """Say why a process is not, at this moment, proved to be the one that is meant."""

@@ -73,7 +73,10 @@ class Scene:
     def _on_device(self, uuid: str, usage: DeviceUsage, slack: int) -> Iterator[Breach]:
         books, label = self.core.books, self._label(uuid)
         for environment in usage.own:
-            row, there = books.environments[environment], self._own(usage, environment)
+            row = books.environments.get(environment)
+            if row is None:
+                continue  # it has ended since that reading
+            there = self._own(usage, row)
             grant = books.grants.get(environment, {}).get(uuid)
             allowed = grant is not None or self._may_be(row, uuid)
             found = foreign.judge(environment, uuid, label, allowed, there)
@@ -106,8 +109,7 @@ class Scene:
         if found is not None:
             yield found
 
-    def _own(self, usage: DeviceUsage, environment: str) -> list[Target]:
-        row = self.core.books.environments[environment]
+    def _own(self, usage: DeviceUsage, row: EnvironmentRow) -> list[Target]:
         return [
             Target(
                 pid=it.pid,
@@ -124,7 +126,7 @@ class Scene:
                     me=self.me,
                 ),
             )
-            for it in usage.own.get(environment, ())
+            for it in usage.own.get(row.id, ())
         ]
 
     def _may_be(self, row: EnvironmentRow, uuid: str) -> bool:
@@ -162,7 +164,7 @@ class Scene:
         found: dict[object, Target] = {}
         for grant in self.core.books.grants_of(row.id):
             usage = self.core.usage.get(grant.device)
-            for it in () if usage is None else self._own(usage, row.id):
+            for it in () if usage is None else self._own(usage, row):
                 found.setdefault(it.identity, it)
         return list(found.values())
 
