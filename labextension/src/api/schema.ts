@@ -65,7 +65,7 @@ export interface paths {
         };
         /** One environment; a kernel's environment has the kernel's id */
         get: operations["environment"];
-        /** Attach: the body replaces the request; on a refusal the old grants stay */
+        /** Attach: the body replaces the request; on a refusal the old grants stay. With `wait` and no room: 202, and a place in the queue */
         put: operations["attach"];
         post?: never;
         /** Detach everything, or one device */
@@ -156,6 +156,74 @@ export interface paths {
         /** Dry run: the grants that a request would get now, or its refusal */
         post: operations["place"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/environments/{id}/ask": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ask those who hold what an environment needs how long still; a notice of theirs */
+        post: operations["ask"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/notices/{id}/answer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Answer those who have asked: a notice of theirs */
+        post: operations["answer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who waits for devices, the first first; before them whose turn has just come */
+        get: operations["queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/queue/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Leave the queue; what has come already stays, and is taken up with this */
+        delete: operations["leave_queue"];
         options?: never;
         head?: never;
         patch?: never;
@@ -427,7 +495,8 @@ export interface components {
          *     `pid`, `environ` (variables to set; `None` unsets one) and `processes` are there only
          *     for the owner and admins. `released` is also the state of one that never had a grant.
          *     `pending` is a request that waits. `reason` says in a sentence why the state is what it
-         *     is, where the state alone does not.
+         *     is, where the state alone does not. `ended` (owner and admins) says why the process before
+         *     the present one died, where that was the GPU's, the host's or a rule's doing.
          */
         Environment: {
             id: string;
@@ -460,6 +529,8 @@ export interface components {
             } | null;
             /** @default null */
             processes: components["schemas"]["Process"][] | null;
+            /** @default null */
+            ended: string | null;
         };
         /**
          * Request
@@ -654,6 +725,63 @@ export interface components {
          */
         DryRun: {
             grants: components["schemas"]["Grant"][];
+        };
+        /**
+         * Ask
+         * @description Body of `POST environments/{id}/ask`.
+         *
+         *     `message` is what the holders read, and `request` what it is about: by default what the
+         *     environment waits for, else a whole device.
+         */
+        Ask: {
+            /** @default null */
+            message?: string | null;
+            /** @default null */
+            request?: components["schemas"]["Request"] | null;
+        };
+        /**
+         * Asked
+         * @description Who was asked: the grants that are in the way of what is needed.
+         */
+        Asked: {
+            holders: components["schemas"]["DeviceGrant"][];
+        };
+        /**
+         * Answer
+         * @description Body of `POST notices/{id}/answer`: in how many `minutes`, or a `message`, or both.
+         */
+        Answer: {
+            /** @default null */
+            minutes?: number | null;
+            /** @default null */
+            message?: string | null;
+        };
+        /**
+         * QueueTicket
+         * @description A place in the queue.
+         *
+         *     `waiting` at a `position` (1 is the first) until `until`; or `granted`, and given back
+         *     then unless somebody takes it up. `held` are the devices that are kept for it. `expected` is
+         *     when there should be room, by the leases of those who hold something, or, with `guess`, by how
+         *     long devices were kept so far; `None`: nothing is known. `request` is there for those who
+         *     may see it, and `message` says it all in a sentence.
+         */
+        QueueTicket: {
+            id: string;
+            environment: string;
+            user: string;
+            name: string | null;
+            request: components["schemas"]["Request"] | null;
+            /** @enum {unknown} */
+            state: "granted" | "waiting";
+            position: number;
+            /** Format: date-time */
+            since: string;
+            until: string | null;
+            held: string[];
+            expected: string | null;
+            guess: boolean | null;
+            message: string;
         };
         /**
          * Leftover
@@ -908,7 +1036,8 @@ export interface components {
          *     `restarting` from the moment the process is to be replaced. `launch` counts the starts of
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
-         *     restart brought no process. Fields left out (`None`) leave what is known as it is.
+         *     restart brought no process. `died` comes with `restarting`, if nobody had asked the process
+         *     to end: its status, negative for a signal. Fields left out (`None`) leave what is known as it is.
          *
          *     `applied` is how applying the variables of `revision` (their `GENV_JUPYTER_REVISION`)
          *     went, and `visible` the `CUDA_VISIBLE_DEVICES` read back in the process afterwards
@@ -943,6 +1072,8 @@ export interface components {
             /** @default null */
             failure?: string | null;
             /** @default null */
+            died?: number | null;
+            /** @default null */
             revision?: number | null;
             visible?: string | null;
         };
@@ -953,8 +1084,8 @@ export interface components {
          *     The first has `snapshot` true and everything; later ones carry the devices and environments
          *     that changed, whole, and the ids that are gone. `usage` is there only for the owner and
          *     admins, and told anew when what an environment uses, or the advice on it, has changed.
-         *     `notices` and `leftovers` are all that there are for the owner and admins, told whole when
-         *     one has changed (`null`: none has).
+         *     `notices` and `leftovers` are all that there are for the owner and admins, and `queue` is
+         *     everybody's, told whole when one has changed (`null`: none has).
          */
         Event: {
             revision: number;
@@ -976,6 +1107,8 @@ export interface components {
             notices: components["schemas"]["Notice"][] | null;
             /** @default null */
             leftovers: components["schemas"]["Leftover"][] | null;
+            /** @default null */
+            queue: components["schemas"]["QueueTicket"][] | null;
         };
         /**
          * Want
@@ -1003,7 +1136,7 @@ export interface components {
          */
         Error: {
             /** @enum {unknown} */
-            code: "ambiguous_device" | "bad_request" | "broker_down" | "conflict" | "cuda_initialized" | "driver_timeout" | "forbidden" | "internal" | "ledger_newer" | "method_not_allowed" | "no_capacity" | "no_driver" | "not_yours" | "out_of_range" | "too_large" | "unauthenticated" | "unavailable" | "unknown_device" | "unknown_environment" | "unknown_process" | "unknown_route" | "unknown_server" | "version";
+            code: "ambiguous_device" | "bad_request" | "broker_down" | "conflict" | "cuda_initialized" | "driver_timeout" | "forbidden" | "internal" | "ledger_newer" | "method_not_allowed" | "no_capacity" | "no_driver" | "not_yours" | "out_of_range" | "too_large" | "too_many" | "too_often" | "unauthenticated" | "unavailable" | "unknown_device" | "unknown_environment" | "unknown_process" | "unknown_route" | "unknown_server" | "unknown_ticket" | "version";
             /** @description What happened, and who holds what. */
             message: string;
             /** @description What to do next; may be empty. */
@@ -1427,8 +1560,17 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Attach: the body replaces the request; on a refusal the old grants stay */
+            /** @description Attach: the body replaces the request; on a refusal the old grants stay. With `wait` and no room: 202, and a place in the queue */
             200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Environment"];
+                };
+            };
+            /** @description Attach: the body replaces the request; on a refusal the old grants stay. With `wait` and no room: 202, and a place in the queue */
+            202: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2261,6 +2403,406 @@ export interface operations {
             };
             /** @description `driver_timeout`: The driver did not answer in time. */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    ask: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Ask"];
+            };
+        };
+        responses: {
+            /** @description Ask those who hold what an environment needs how long still; a notice of theirs */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Asked"];
+                };
+            };
+            /**
+             * @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number.
+             *     `ambiguous_device`: A UUID prefix fits more than one device.
+             */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unknown_environment`: No environment of that id.
+             *     `unknown_device`: No device of that UUID, prefix or index in the caller's pool.
+             */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `no_capacity`: No device has room; `details` has `reasons` per device and `holders`.
+             *     `conflict`: The request is well formed and cannot be met in the present state.
+             */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `too_large`: The body of the request is larger than any real one. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `too_often`: What may be done only every few minutes was done a moment ago. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `no_driver`: There is no working NVIDIA driver; the message says what was found.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `driver_timeout`: The driver did not answer in time. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    answer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Answer"];
+            };
+        };
+        responses: {
+            /** @description Answer those who have asked: a notice of theirs */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": null;
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `conflict`: The request is well formed and cannot be met in the present state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `too_large`: The body of the request is larger than any real one. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    queue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Who waits for devices, the first first; before them whose turn has just come */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueueTicket"][];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    leave_queue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Leave the queue; what has come already stays, and is taken up with this */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": null;
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_ticket`: No place in the queue of that id: it was left, or served. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
