@@ -1,8 +1,11 @@
 import { commands } from './plugins/commands';
 import { gpu } from './plugins/gpu';
 import { history } from './plugins/history';
+import { launcher } from './plugins/launcher';
+import { metadata } from './plugins/metadata';
 import { notifications } from './plugins/notifications';
 import { restarts } from './plugins/restarts';
+import { running } from './plugins/running';
 import { sidebar } from './plugins/sidebar';
 import { statusbar } from './plugins/statusbar';
 import { toolbar } from './plugins/toolbar';
@@ -16,5 +19,8 @@ export default [
   commands,
   restarts,
   notifications,
-  history
+  history,
+  launcher,
+  running,
+  metadata
 ];

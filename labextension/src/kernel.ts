@@ -1,4 +1,5 @@
 import type { ISessionContext } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
@@ -10,6 +11,11 @@ export interface ITarget {
   name: string;
   /** Whether a kernel is on its way. */
   starting: boolean;
+}
+
+/** Whether this Jupyter server has a gateway start its kernels, on other hosts than this. */
+export function runElsewhere(): boolean {
+  return PageConfig.getOption('genvJupyterKernels') === 'elsewhere';
 }
 
 /** Follows the kernel of one notebook. */

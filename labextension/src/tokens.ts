@@ -40,6 +40,9 @@ export namespace CommandIDs {
   export const attach = 'genv-jupyter:attach';
   export const release = 'genv-jupyter:release';
   export const restart = 'genv-jupyter:restart';
+  export const extend = 'genv-jupyter:extend';
+  export const keep = 'genv-jupyter:keep';
   export const show = 'genv-jupyter:show';
   export const history = 'genv-jupyter:history';
+  export const create = 'genv-jupyter:create';
 }

@@ -55,9 +55,9 @@ class Notebook:
         return self.page.locator(".Toastify__toast").filter(has_text=self.name)
 
     def show(self) -> None:
-        """Open the panel by the button."""
+        """Open the panel."""
         if not self.panel.is_visible():
-            self.button.click()
+            self.command("genv-jupyter:show")
         expect(self.notebook).to_be_visible()
 
     def device(self, index: int) -> Locator:

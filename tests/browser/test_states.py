@@ -20,26 +20,39 @@ SIMULATE = {"GENV_JUPYTER_SIMULATE": "2x24GiB"}
 
 @contextmanager
 def lab(
-    page: Page, directory: Path, environ: Mapping[str, str], *arguments: str
+    page: Page, directory: Path, environ: Mapping[str, str], *arguments: str, enabled: bool = True
 ) -> Iterator[Notebook]:
-    """Open JupyterLab on a notebook, and our panel."""
+    """Open JupyterLab on a notebook, and our panel where the extension is enabled."""
     with Jupyter(directory, environ, *arguments) as jupyter:
         notebook = Notebook(page, jupyter, jupyter.notebook("llm.ipynb", "1 + 1"))
         page.goto(jupyter.page("llm.ipynb"))
         page.locator(".jp-NotebookPanel-toolbar").wait_for(timeout=2 * PATIENCE)
         page.locator("#jp-main-statusbar").wait_for()
-        notebook.command("genv-jupyter:show")
-        expect(notebook.panel).to_be_visible()
+        if enabled:
+            notebook.command("genv-jupyter:show")
+            expect(notebook.panel).to_be_visible()
         yield notebook
         jupyter.close_kernels()
 
 
 def test_extension_off(page: Page, tmp_path: Path) -> None:
-    with lab(page, tmp_path, SIMULATE, "--GenvJupyterApp.enabled=False") as notebook:
-        expect(notebook.panel).to_contain_text("Not active on this Jupyter server")
-        expect(notebook.panel).to_contain_text("jupyter server extension enable genv_jupyter")
+    off = "--GenvJupyterApp.enabled=False"
+    answers: list[int] = []
+    page.on(
+        "response", lambda it: answers.append(it.status) if "/genv-jupyter/v1" in it.url else None
+    )
+    with lab(page, tmp_path, SIMULATE, off, enabled=False) as notebook:
+        # Of a package that has nothing to say on this server nothing is seen, and nothing asked.
+        expect(notebook.panel).to_have_count(0)
         expect(notebook.button).to_have_count(0)
         expect(page.locator(".jp-Genv-statusItem")).to_have_count(0)
+        notebook.command("genv-jupyter:show")
+        page.keyboard.press("Control+Shift+C")
+        page.locator(".lm-CommandPalette-input:visible").fill("GPU")
+        expect(page.locator(".lm-CommandPalette-item[data-command^=genv]:visible")).to_have_count(0)
+        expect(notebook.panel).to_have_count(0)
+        assert answers == [404], "it is asked for once"
+        page.keyboard.press("Escape")
         notebook.shoot("state-absent", themes=("light", "dark"))
 
 

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 import { gpuIcon } from '../icons';
-import type { ITarget } from '../kernel';
+import { runElsewhere, type ITarget } from '../kernel';
 import type { IEnvironment } from '../api/types';
 import type { IState } from '../state';
 import { formatPart } from '../units';
@@ -26,7 +26,20 @@ export function Summary(props: ISummaryProps): JSX.Element | null {
   }
   const environment = state.environments.get(target.id);
   if (!environment) {
-    return null;
+    return runElsewhere() ? (
+      <button
+        type="button"
+        className={props.className}
+        data-mode="none"
+        title={trans.__('A gateway starts the kernels of this Jupyter server.')}
+        onClick={props.open}
+      >
+        <gpuIcon.react tag="span" className="jp-Genv-icon" />
+        <span className="jp-Genv-buttonText">
+          {trans.__('Kernels run elsewhere')}
+        </span>
+      </button>
+    ) : null;
   }
   const mode = environment.grants.some(grant => grant.state === 'draining')
     ? 'draining'

@@ -1,7 +1,14 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React, { useCallback, useMemo } from 'react';
-import type { IDevice, IEnvironment, IRequest, IUsage } from '../api/types';
-import type { ITarget } from '../kernel';
+import type {
+  IDevice,
+  IEnvironment,
+  INotice,
+  IQueueTicket,
+  IRequest,
+  IUsage
+} from '../api/types';
+import { runElsewhere, type ITarget } from '../kernel';
 import type { IPreview } from '../preview';
 import type { Busy, IRefusal } from '../state';
 import { amount, deviceLabel, missing, replacing } from '../view';
@@ -11,6 +18,7 @@ import { Blocked, type IBlockedActions } from './Blocked';
 import { GrantState, Swatch } from './GrantState';
 import { Heading } from './Heading';
 import { Limits } from './Limits';
+import { NoticeList, type NoticeAction } from './NoticeList';
 import { Prose } from './Prose';
 import { UsageBar } from './UsageBar';
 
@@ -25,6 +33,10 @@ export interface INotebookActions {
   /** Whether an environment is the reader's. */
   isMine(environment: string): boolean;
   releaseOther(environment: string): void;
+  /** Ask those who hold what is needed; returns what came of that. */
+  ask(environment: string, request: IRequest): Promise<string>;
+  leave(ticket: IQueueTicket): void;
+  answer(notice: INotice, action: NoticeAction): void;
 }
 
 export interface IThisNotebookProps {
@@ -34,6 +46,9 @@ export interface IThisNotebookProps {
   devices: readonly IDevice[];
   busy: Busy | undefined;
   refusal: IRefusal | undefined;
+  /** Its place in the queue. */
+  ticket: IQueueTicket | undefined;
+  notices: readonly INotice[];
   actions: INotebookActions;
   folds: IFolds;
   now: number;
@@ -77,9 +92,13 @@ function Body(props: IThisNotebookProps): JSX.Element {
   if (!environment) {
     return (
       <Quiet>
-        {trans.__(
-          'This kernel was not started through genv-jupyter, so nothing can be attached from here.'
-        )}
+        {runElsewhere()
+          ? trans.__(
+              'Kernels run elsewhere: this Jupyter server has a gateway start them, so the GPUs of this host are not theirs.'
+            )
+          : trans.__(
+              'This kernel was not started through genv-jupyter, so nothing can be attached from here.'
+            )}
       </Quiet>
     );
   }
@@ -99,7 +118,9 @@ function Managed(
     () => ({
       own: id,
       isMine: actions.isMine,
-      release: actions.releaseOther
+      release: actions.releaseOther,
+      ask: (request: IRequest) => actions.ask(id, request),
+      attach: actions.attach
     }),
     [actions, id]
   );
@@ -142,6 +163,27 @@ function Managed(
           <State {...props} environment={environment} draining={draining} />
         )}
       </div>
+      {props.ticket?.state === 'waiting' && (
+        <Note
+          action={
+            <button
+              type="button"
+              className="jp-Genv-button"
+              disabled={busy !== undefined}
+              onClick={() => props.ticket && actions.leave(props.ticket)}
+            >
+              {trans.__('Leave the queue')}
+            </button>
+          }
+        >
+          <Prose text={props.ticket.message} />
+        </Note>
+      )}
+      <NoticeList
+        notices={props.notices}
+        answer={actions.answer}
+        trans={trans}
+      />
       <div role="alert">
         {refusal && (
           <Refusal
@@ -265,7 +307,12 @@ function Refusal(props: {
       >
         ×
       </button>
-      <Blocked refusal={refusal} actions={props.blocked} trans={trans} />
+      <Blocked
+        refusal={refusal}
+        request={null}
+        actions={props.blocked}
+        trans={trans}
+      />
     </div>
   );
 }

@@ -10,10 +10,21 @@ import { gpuIcon } from '../icons';
 import type { IGpu } from '../tokens';
 
 const TICK = 30_000;
+const ALL_BUT_NOTEBOOK: ReadonlySet<string> = new Set([
+  'devices',
+  'environments',
+  'queue',
+  'quota',
+  'leftovers'
+]);
 
 /** The panel, in the sidebar or in a popover. It works only while it can be seen. */
 export class GpuPanel extends ReactWidget {
-  constructor(private readonly gpu: IGpu) {
+  constructor(
+    private readonly gpu: IGpu,
+    /** Whether only the notebook in front is spoken of. */
+    private readonly brief = false
+  ) {
     super();
     this.id = 'genv-jupyter-panel';
     this.addClass('jp-Genv');
@@ -28,6 +39,7 @@ export class GpuPanel extends ReactWidget {
     gpu.folds.changed.connect(this.refresh, this);
     gpu.sessions.changed.connect(this.refresh, this);
     gpu.settings.changed.connect(this.refresh, this);
+    gpu.page.resumed.connect(this.refresh, this);
   }
 
   override render(): JSX.Element {
@@ -38,7 +50,9 @@ export class GpuPanel extends ReactWidget {
         target={current.target}
         actions={this.actions}
         rows={this.rows}
-        hidden={this.gpu.settings.choices.hidden}
+        hidden={
+          this.brief ? ALL_BUT_NOTEBOOK : this.gpu.settings.choices.hidden
+        }
         folds={this.gpu.folds}
         end={leftover => void this.gpu.actions.end(leftover)}
         retry={() => this.gpu.retry()}
@@ -86,7 +100,7 @@ export class GpuPanel extends ReactWidget {
   }
 
   private refresh(): void {
-    if (this.isVisible) {
+    if (this.isVisible && !this.gpu.page.hidden) {
       this.update();
     }
   }
@@ -102,7 +116,10 @@ export class GpuPanel extends ReactWidget {
       const environment = this.gpu.store.state.environments.get(id);
       return !!environment && environment.processes !== null;
     },
-    releaseOther: id => void this.gpu.actions.release(id)
+    releaseOther: id => void this.gpu.actions.release(id),
+    ask: (id, request) => this.gpu.actions.askHolders(id, request),
+    leave: ticket => void this.gpu.actions.leave(ticket),
+    answer: (notice, action) => void this.gpu.actions.answer(notice, action)
   };
 
   private readonly rows: IRowActions = {

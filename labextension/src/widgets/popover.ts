@@ -1,12 +1,22 @@
-import { Widget } from '@lumino/widgets';
+import { Panel, Widget } from '@lumino/widgets';
 import type { IGpu } from '../tokens';
 import { GpuPanel } from './panel';
 
 const GAP = 4;
 
-/** The panel below a button, where there is no sidebar to open (Notebook 7). */
+export interface IPopoverOptions {
+  /** Whether only the notebook in front is spoken of. */
+  brief: boolean;
+  /** Shows everything. */
+  more(): void;
+}
+
+/** The panel below a button: all of it where no sidebar can be opened (Notebook 7). */
 export class GpuPopover {
-  constructor(private readonly gpu: IGpu) {}
+  constructor(
+    private readonly gpu: IGpu,
+    private readonly options: IPopoverOptions | null = null
+  ) {}
 
   toggle(anchor: HTMLElement | null): void {
     if (this._panel) {
@@ -17,10 +27,17 @@ export class GpuPopover {
   }
 
   private open(anchor: HTMLElement | null): void {
-    const panel = new GpuPanel(this.gpu);
+    const { options } = this;
+    const content = new GpuPanel(this.gpu, options?.brief);
+    content.id = 'genv-jupyter-popover-content';
+    const panel = new Panel();
     panel.id = 'genv-jupyter-popover';
     panel.addClass('jp-Genv-popover');
     panel.addClass('jp-ThemedContainer');
+    panel.addWidget(content);
+    if (options) {
+      panel.addWidget(this.more(options.more));
+    }
     const { node } = panel;
     node.setAttribute('role', 'dialog');
     node.setAttribute('aria-label', this.gpu.trans.__('GPUs'));
@@ -35,7 +52,24 @@ export class GpuPopover {
     document.addEventListener('pointerdown', this.onPointer, true);
     this._anchor = anchor;
     this._panel = panel;
-    requestAnimationFrame(() => panel.activate());
+    requestAnimationFrame(() => content.activate());
+  }
+
+  /** A way to everything else. */
+  private more(show: () => void): Widget {
+    const more = new Widget();
+    const button = document.createElement('button');
+    button.type = 'button';
+    button.className = 'jp-Genv-button';
+    button.textContent = this.gpu.trans.__('All GPUs…');
+    button.addEventListener('click', () => {
+      this.close();
+      show();
+    });
+    more.addClass('jp-Genv');
+    more.addClass('jp-Genv-more');
+    more.node.append(button);
+    return more;
   }
 
   private close(): void {
@@ -70,5 +104,5 @@ export class GpuPopover {
   };
 
   private _anchor: HTMLElement | null = null;
-  private _panel: GpuPanel | null = null;
+  private _panel: Panel | null = null;
 }

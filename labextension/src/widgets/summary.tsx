@@ -28,6 +28,8 @@ export class GpuSummary extends ReactWidget {
     this.addClass('jp-Genv-summary');
     gpu.store.changed.connect(this.refresh, this);
     source.changed.connect(this.refresh, this);
+    gpu.settings.changed.connect(this.refresh, this);
+    gpu.page.resumed.connect(this.refresh, this);
   }
 
   override render(): JSX.Element {
@@ -63,7 +65,9 @@ export class GpuSummary extends ReactWidget {
   }
 
   private refresh(): void {
-    this.update();
+    if (!this.gpu.page.hidden) {
+      this.update();
+    }
   }
 
   private _width = 0;
