@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.contention import Contention
+from genv_jupyter.broker.deaths import Deaths
 from genv_jupyter.broker.leftovers import Leftovers
 from genv_jupyter.broker.line import Line
 from genv_jupyter.broker.meters import Meters
@@ -70,6 +71,8 @@ class Core:
         Processes that outlived their kernels.
     contention
         Outsiders who came onto devices after they were granted.
+    deaths
+        Why processes died.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Core:
         self.idleness = Idleness()
         self.leftovers = Leftovers(self)
         self.contention = Contention(self)
+        self.deaths = Deaths(self)
         self.line = Line(self)
         self.history: History | None = None
         self.inventory = Inventory()

@@ -103,6 +103,8 @@ def put_kernel(
             # What the process before had to let go of is no part of what this one is told.
             settle(core, row)
             row = books.environments[kernel]
+    if report.phase == "restarting" and (report.died is not None or row.state != "held"):
+        core.deaths.replaced(row, report.died)
     new = _told(core, principal, server, row, report)
     _feel_pulse(books, kernel, report)
     if new == books.environments.get(kernel) and report.applied is None and report.phase is None:

@@ -147,6 +147,12 @@ class Noticeboard:
                 del self._entries[key]
                 self._changed |= not entry.dismissed
 
+    def lately(self, row: EnvironmentRow, kind: NoticeKind, seconds: float) -> list[str]:
+        """Return what was told of that kind in the last seconds, dismissed or not."""
+        entry = self._entries.get((row.id or row.owner, kind))
+        fresh = entry is not None and self.clock() - entry.told <= seconds
+        return [entry.notice.message] if entry is not None and fresh else []
+
     # -- for the doors --------------------------------------------------------------------------
 
     def of(self, principal: Principal) -> list[Notice]:

@@ -159,6 +159,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         pid=row.pid if mine else None,
         environ=environ_for(core, row) if mine else None,
         processes=tuple(core.processes.get(row.id, ())) if mine else None,
+        ended=core.deaths.of(row.id) if mine else None,
     )
 
 

@@ -160,11 +160,11 @@ class Reports:
             kernel.id, lambda: self._compare(kernel, self._tell(kernel.id, report))
         )
 
-    def restarting(self, kernel: Kernel) -> Future[Environment]:
-        """Tell that the process is about to be replaced."""
+    def restarting(self, kernel: Kernel, died: int | None = None) -> Future[Environment]:
+        """Tell that the process is about to be replaced; ``died``: with which status by itself."""
         kernel.pid = None
         kernel.state, kernel.idle_since = "restarting", None
-        report = kernel.report(phase="restarting")
+        report = kernel.report(phase="restarting", died=died)
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 
     def not_started(self, kernel: Kernel, error: Exception) -> Future[Environment]:

@@ -1,0 +1,59 @@
+"""Whether the host has ended a process because its memory (not the GPU's) ran out.
+
+Linux counts that for each control group, and for the whole host in ``/proc/vmstat``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+_COUNT = "oom_kill"
+
+
+class Counters(NamedTuple):
+    """How many processes were killed: in a process's control group, and on the whole host."""
+
+    group: int | None
+    host: int | None
+
+
+def files(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Path, ...]:
+    """Return where the counters of a process's group stand: they outlive it."""
+    return tuple(_files(pid, proc, cgroups))
+
+
+def counted(paths: tuple[Path, ...], *, proc: Path = PROC) -> Counters:
+    """Read the counters again, of a process that may be gone."""
+    found = (_read(path) for path in paths)
+    return Counters(next((it for it in found if it is not None), None), _read(proc / "vmstat"))
+
+
+def _files(pid: int, proc: Path, cgroups: Path) -> Iterator[Path]:
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if number == "0" and not controllers:  # version 2
+            yield cgroups / inside / "memory.events"
+            yield cgroups / "unified" / inside / "memory.events"
+        elif "memory" in controllers.split(","):
+            yield cgroups / "memory" / inside / "memory.oom_control"
+
+
+def _read(path: Path) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(" ")
+        if name == _COUNT and value.strip().isdigit():
+            return int(value)
+    return None
