@@ -56,7 +56,8 @@ class Connection:
             f"{method} {target} HTTP/1.1\r\nHost: broker\r\n"
             f"Genv-Jupyter-Version: {__version__}\r\nContent-Length: {len(body or b'')}\r\n\r\n"
         )
-        self.sock.sendall(head.encode("ascii") + (body or b""))
+        with contextlib.suppress(BrokenPipeError):  # one refused at the door has its answer there
+            self.sock.sendall(head.encode("ascii") + (body or b""))
         return self._answer()
 
     def _answer(self) -> Answer:

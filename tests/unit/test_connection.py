@@ -59,6 +59,13 @@ def test_answers_follow_each_other(ends: tuple[Connection, socket.socket]) -> No
         assert connection.exchange("GET", "/v1/devices", None).body == body
 
 
+def test_one_refused_at_the_door_is_told_why(ends: tuple[Connection, socket.socket]) -> None:
+    connection, broker = ends
+    broker.sendall(HEAD + b"no!!")
+    broker.close()
+    assert connection.exchange("GET", "/v1/health", None).body == b"no!!"
+
+
 @pytest.mark.parametrize(
     "answer",
     [
