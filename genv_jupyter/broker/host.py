@@ -31,7 +31,7 @@ from genv_jupyter.broker import directories, systemd
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.fair import FairPool
 from genv_jupyter.broker.identity import Access, Identities
-from genv_jupyter.broker.process import MOST_STRANGERS, Process
+from genv_jupyter.broker.process import Process
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, TooMany, Unavailable
@@ -142,10 +142,6 @@ class HostProcess(Process):
         if said is not None:
             connection = Connection(reader, writer)
             connection.refuse(said)
-            if self.strangers < MOST_STRANGERS:  # a few at a time get to their answer for certain
-                self.strangers += 1
-                await connection.linger()
-                self.strangers -= 1
             connection.close()
             return
         self.connections[uid] += 1
