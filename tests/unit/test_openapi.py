@@ -105,7 +105,7 @@ def test_every_schema_is_valid_and_every_reference_leads_somewhere() -> None:
 def test_every_error_may_be_met_and_names_its_code() -> None:
     text = json.dumps(DOCUMENT["paths"])
     # What only an abstract class stands for, and what is an answer to no route at all.
-    elsewhere = {"unknown_route", "method_not_allowed", "ledger_newer"}
+    elsewhere = {"unknown_route", "method_not_allowed", "ledger_newer", "too_many"}
     assert {code for code in all_errors() if f"`{code}`" not in text} == elsewhere
     assert DOCUMENT["components"]["schemas"]["Error"]["properties"]["code"]["enum"] == sorted(
         all_errors()
