@@ -1,7 +1,14 @@
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ApiError, type GpuClient } from './api/client';
-import type { IDeviceGrant, ILeftover, IPatch, IRequest } from './api/types';
+import type {
+  IDeviceGrant,
+  ILeftover,
+  INotice,
+  IPatch,
+  IQueueTicket,
+  IRequest
+} from './api/types';
 import type { IPreview } from './preview';
 import { leftoverKey, type Busy, type IRefusal } from './state';
 import type { Notebooks } from './notebooks';
@@ -9,6 +16,9 @@ import type { GpuStore } from './store';
 
 /** What the button of a dialog is known by. */
 const LATER = 'later';
+/** Seconds. */
+const HALF_AN_HOUR = 1800;
+const AN_HOUR = 3600;
 
 /** What a user can do; refusals go into the store, where the panel shows them. */
 export class GpuActions {
@@ -21,7 +31,7 @@ export class GpuActions {
 
   /** Attach; where that comes too late for the running process, offer a restart. */
   async attach(id: string, request: IRequest): Promise<void> {
-    const late = await this.run(id, 'attach', async () => {
+    const attempt = async () => {
       try {
         await this.client.attach(id, request);
         return null;
@@ -31,7 +41,8 @@ export class GpuActions {
         }
         throw error;
       }
-    });
+    };
+    const late = await this.run(id, 'attach', attempt, request);
     if (!late) {
       return;
     }
@@ -86,11 +97,57 @@ export class GpuActions {
     await this.run(id, 'attach', () => this.client.patch(id, body));
   }
 
+  /** Ask those who hold what is needed how long still; return what came of it. */
+  async askHolders(id: string, request: IRequest): Promise<string> {
+    const { trans } = this;
+    try {
+      const { holders } = await this.client.ask(id, request);
+      const names = [...new Set(holders.map(({ user }) => user))];
+      return trans.__('Asked: %1.', names.join(', '));
+    } catch (error) {
+      if (!(error instanceof ApiError)) {
+        throw error;
+      }
+      const { message, hint } = this.refusal(error);
+      return `${message} ${hint}`.trim();
+    }
+  }
+
+  /** Leave the queue. */
+  async leave(ticket: IQueueTicket): Promise<void> {
+    await this.run(ticket.environment, 'leave', () =>
+      this.client.leave(ticket.id)
+    );
+  }
+
   /** End a leftover process; a refusal is its own. */
   async end(leftover: ILeftover): Promise<void> {
     await this.run(leftoverKey(leftover), 'end', () =>
       this.client.end(leftover)
     );
+  }
+
+  /** Do what a button of a notice says. */
+  async answer(
+    notice: INotice,
+    action: INotice['actions'][number] | 'release_later'
+  ): Promise<void> {
+    const { environment: id } = notice;
+    if (action === 'dismiss' || !id) {
+      return this.dismissNotice(notice.id);
+    }
+    switch (action) {
+      case 'keep':
+        return this.patch(id, { keep: true });
+      case 'extend':
+        return this.patch(id, { duration: AN_HOUR });
+      case 'release_later':
+        return this.releaseIn(id, HALF_AN_HOUR);
+      case 'release':
+        return this.release(id);
+      case 'restart':
+        return this.restart(id);
+    }
   }
 
   /** Do not tell of something any more. */
@@ -185,7 +242,8 @@ export class GpuActions {
   private async run<T>(
     id: string,
     busy: Busy,
-    action: () => Promise<T>
+    action: () => Promise<T>,
+    request?: IRequest
   ): Promise<T | null> {
     this.store.begin(id, busy);
     try {
@@ -197,7 +255,7 @@ export class GpuActions {
         this.store.end(id);
         throw error;
       }
-      this.store.end(id, this.refusal(error));
+      this.store.end(id, { ...this.refusal(error), request });
       return null;
     }
   }
@@ -216,6 +274,7 @@ export class GpuActions {
     return {
       message,
       hint: error.hint,
+      taken: error.code === 'no_capacity',
       holders: Array.isArray(holders) ? (holders as IDeviceGrant[]) : []
     };
   }

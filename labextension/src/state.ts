@@ -6,6 +6,8 @@ import type {
   IHealth,
   ILeftover,
   INotice,
+  IQueueTicket,
+  IRequest,
   IUsage
 } from './api/types';
 import { withSample, type ISample } from './series';
@@ -19,11 +21,15 @@ export type Connection =
 export interface IRefusal {
   message: string;
   hint: string;
+  /** What was asked for. */
+  request?: IRequest;
+  /** Whether waiting may help: there is such a thing, and others have it. */
+  taken?: boolean;
   /** Who holds what was asked for. */
   holders?: readonly IDeviceGrant[];
 }
 
-export type Busy = 'attach' | 'release' | 'restart' | 'end';
+export type Busy = 'attach' | 'release' | 'restart' | 'leave' | 'end';
 
 /** How a leftover process is named where actions are kept: no other ever has that name. */
 export function leftoverKey(leftover: { pid: number; start: number }): string {
@@ -44,6 +50,8 @@ export interface IState {
   readonly loads: ReadonlyMap<string, readonly ISample[]>;
   /** What the broker tells of one's environments, the oldest first. */
   readonly notices: readonly INotice[];
+  /** Who waits for devices, the first first. */
+  readonly queue: readonly IQueueTicket[];
   /** Processes that outlived what had started them. */
   readonly leftovers: readonly ILeftover[];
   readonly busy: ReadonlyMap<string, Busy>;
@@ -59,6 +67,7 @@ export const INITIAL: IState = {
   usage: new Map(),
   loads: new Map(),
   notices: [],
+  queue: [],
   leftovers: [],
   busy: new Map(),
   refusals: new Map()
@@ -108,6 +117,7 @@ export function applyEvent(
     usage,
     loads,
     notices: event.notices ?? (fresh ? [] : state.notices),
+    queue: event.queue ?? (fresh ? [] : state.queue),
     leftovers: event.leftovers ?? (fresh ? [] : state.leftovers),
     refusals: fresh ? state.refusals : without(state.refusals, removed)
   };

@@ -120,6 +120,7 @@ export function environment(changes: Partial<IEnvironment> = {}): IEnvironment {
     expires: null,
     cuda: 'unknown',
     reason: null,
+    ended: null,
     pid: null,
     environ: null,
     processes: null,
@@ -139,6 +140,7 @@ export function event(changes: Partial<IEvent> = {}): IEvent {
     health: null,
     notices: null,
     leftovers: null,
+    queue: null,
     ...changes
   };
 }

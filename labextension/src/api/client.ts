@@ -1,6 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import type {
+  IAsked,
   IDevice,
   IDeviceHistory,
   IDryRun,
@@ -11,6 +12,7 @@ import type {
   ILeftover,
   INotice,
   IPatch,
+  IQueueTicket,
   IRequest,
   IUsage,
   IUsageReport
@@ -55,6 +57,18 @@ export class GpuClient {
       body: request,
       query: { environment }
     });
+  }
+
+  /** Ask those who hold what an environment needs. */
+  ask(id: string, request: IRequest): Promise<IAsked> {
+    return this.call('POST', ['environments', id, 'ask'], {
+      body: { request }
+    });
+  }
+
+  /** Give up a place in the queue. */
+  leave(ticket: string): Promise<unknown> {
+    return this.call('DELETE', ['queue', ticket]);
   }
 
   detach(id: string): Promise<IEnvironment> {
@@ -111,13 +125,14 @@ export class GpuClient {
 
   /** What a stream of events begins with, where there can be none. */
   async snapshot(): Promise<IEvent> {
-    const [health, devices, environments, notices, leftovers] =
+    const [health, devices, environments, notices, leftovers, queue] =
       await Promise.all([
         this.health(),
         this.call<IDevice[]>('GET', ['devices']),
         this.call<IEnvironment[]>('GET', ['environments']),
         this.call<INotice[]>('GET', ['notices']),
-        this.call<ILeftover[]>('GET', ['leftovers'])
+        this.call<ILeftover[]>('GET', ['leftovers']),
+        this.call<IQueueTicket[]>('GET', ['queue'])
       ]);
     // Processes are told of one's own environments only, and so is usage.
     const seen = environments.filter(it => it.processes && it.grants.length);
@@ -138,7 +153,8 @@ export class GpuClient {
       wants: [],
       health,
       notices,
-      leftovers
+      leftovers,
+      queue
     };
   }
 

@@ -8,6 +8,7 @@ import type { components } from './schema';
 
 type Schemas = components['schemas'];
 
+export type IAsked = Schemas['Asked'];
 export type IDevice = Schemas['Device'];
 export type IDeviceGrant = Schemas['DeviceGrant'];
 export type IDeviceHistory = Schemas['DeviceHistory'];
@@ -23,6 +24,7 @@ export type ILimit = Schemas['Limit'];
 export type INotice = Schemas['Notice'];
 export type IPastEvent = Schemas['PastEvent'];
 export type IPatch = Schemas['EnvironmentPatch'];
+export type IQueueTicket = Schemas['QueueTicket'];
 export type IRequest = Schemas['Request'];
 export type IUsage = Schemas['EnvironmentUsage'];
 export type IUsageReport = Schemas['UsageReport'];

@@ -101,6 +101,7 @@ export function Attach(props: IAttachProps): JSX.Element {
           {preview && fresh && (
             <Outlook
               preview={preview}
+              request={near?.request ?? null}
               devices={devices}
               own={own}
               blocked={blocked}
@@ -125,6 +126,7 @@ const ONE: IRequest = { gpus: 1 };
 /** What would come of a quick choice, in a line; or why nothing would. */
 function Outlook(props: {
   preview: IPreview;
+  request: IRequest | null;
   devices: readonly IDevice[];
   own: string;
   blocked: IBlockedActions;
@@ -133,7 +135,12 @@ function Outlook(props: {
   const { preview, devices, own, blocked, trans } = props;
   if (preview.kind === 'refused') {
     return (
-      <Blocked refusal={preview.refusal} actions={blocked} trans={trans} />
+      <Blocked
+        refusal={preview.refusal}
+        request={props.request}
+        actions={blocked}
+        trans={trans}
+      />
     );
   }
   if (preview.kind === 'unknown') {

@@ -11,7 +11,7 @@ import { Landings } from './Landings';
 export function AttachForm(
   props: IAttachProps & { close(): void }
 ): JSX.Element {
-  const { devices, own, disabled, refused, place, close, trans } = props;
+  const { devices, own, disabled, place, close, trans } = props;
   const [draft, setDraft] = useState(HALF);
   const asked = useRef<'no' | 'sent' | 'running'>('no');
   const id = useId();
@@ -22,13 +22,16 @@ export function AttachForm(
       asked.current = 'running';
     } else if (asked.current === 'running' && !disabled) {
       asked.current = 'no';
-      if (!refused) {
+      if (!props.refused) {
         close();
       }
     }
-  }, [disabled, refused, close]);
+  }, [disabled, props.refused, close]);
   const grants = preview?.kind === 'fits' ? preview.grants : [];
-  const blocked = preview?.kind === 'refused' && fresh;
+  const refused = preview?.kind === 'refused' && fresh;
+  // Whoever waits asks for what is not there yet.
+  const waits = refused && preview.refusal.taken && !!request?.wait;
+  const blocked = refused && !waits;
   const change = (field: keyof IDraft) => (value: string) =>
     setDraft({ ...draft, [field]: value });
   return (
@@ -78,15 +81,16 @@ export function AttachForm(
         trans={trans}
       />
       <div className="jp-Genv-outlook" role="status">
-        {blocked && (
+        {refused && (
           <Blocked
             refusal={preview.refusal}
+            request={request}
             actions={props.blocked}
             trans={trans}
           />
         )}
       </div>
-      <details className="jp-Genv-more">
+      <details className="jp-Genv-extras">
         <summary>{trans.__('Duration, name, wait')}</summary>
         <div className="jp-Genv-fields">
           <Text
@@ -121,7 +125,7 @@ export function AttachForm(
           className="jp-Genv-button jp-mod-main"
           disabled={disabled || !request || blocked}
         >
-          {trans.__('Attach')}
+          {waits ? trans.__('Wait for it') : trans.__('Attach')}
         </button>
       </span>
     </form>

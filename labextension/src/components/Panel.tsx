@@ -10,6 +10,7 @@ import { Environments } from './Environments';
 import type { IRowActions } from './EnvironmentRow';
 import { Leftovers } from './Leftovers';
 import { Prose } from './Prose';
+import { Queue } from './Queue';
 import { ThisNotebook, type INotebookActions } from './ThisNotebook';
 
 export interface IPanelProps {
@@ -57,6 +58,10 @@ export function Panel(props: IPanelProps): JSX.Element {
                   devices={state.devices}
                   busy={id ? state.busy.get(id) : undefined}
                   refusal={id ? state.refusals.get(id) : undefined}
+                  ticket={state.queue.find(one => one.environment === id)}
+                  notices={state.notices.filter(
+                    one => one.environment !== null && one.environment === id
+                  )}
                   actions={props.actions}
                   folds={folds}
                   now={now}
@@ -84,6 +89,16 @@ export function Panel(props: IPanelProps): JSX.Element {
                 />
               )}
             </>
+          )}
+          {shown('queue') && state.queue.length > 0 && (
+            <Queue
+              state={state}
+              isMine={props.actions.isMine}
+              leave={props.actions.leave}
+              folds={folds}
+              now={now}
+              trans={trans}
+            />
           )}
           {shown('leftovers') && state.leftovers.length > 0 && (
             <Leftovers

@@ -309,7 +309,7 @@ function Refusal(props: {
       </button>
       <Blocked
         refusal={refusal}
-        request={null}
+        request={refusal.request ?? null}
         actions={props.blocked}
         trans={trans}
       />

@@ -55,17 +55,24 @@ function Long<T>(props: IListProps<T>): JSX.Element {
     overscan: OVERSCAN,
     scrollMargin: top
   });
-  // What stands above the list grows and shrinks; its place is only known once it is drawn, and
-  // to note the same place again draws nothing.
-  // eslint-disable-next-line react-hooks/exhaustive-deps
+  // What stands above the list grows and shrinks, and the panel's content with it.
   useLayoutEffect(() => {
-    const scroller = list.current?.closest(SCROLLER);
-    if (list.current && scroller) {
-      const box = list.current.getBoundingClientRect();
-      const above = box.top - scroller.getBoundingClientRect().top;
-      setTop(Math.round(above + scroller.scrollTop));
+    const node = list.current;
+    const scroller = node?.closest(SCROLLER);
+    const content = scroller?.firstElementChild;
+    if (!node || !scroller || !content) {
+      return;
     }
-  });
+    const look = () => {
+      const above =
+        node.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
+      setTop(Math.round(above + scroller.scrollTop));
+    };
+    look();
+    const observer = new ResizeObserver(look);
+    observer.observe(content);
+    return () => observer.disconnect();
+  }, []);
   const seen = virtual.getVirtualItems();
   const first = seen[0]?.start ?? top;
   const last = seen[seen.length - 1]?.end ?? top;
