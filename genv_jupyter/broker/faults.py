@@ -138,15 +138,18 @@ class Faults:
         clients: dict[Key, Client],
     ) -> None:
         log.warning("MPS on %s: %s", post.device, sign.said)
-        who: dict[Key, None] = dict.fromkeys(clients)
+        who = set(clients)
+        silent = False
         try:
-            listed = self.daemons.control(post).clients()
-            who |= dict.fromkeys(
-                (pid, start) for pid in listed if (start := processes.start_of(pid))
-            )
-        except MpsError as error:
+            for pid in self.daemons.control(post).clients():
+                if (start := processes.start_of(pid)) is not None:
+                    who.add((pid, start))
+        except MpsError as error:  # it may block while it deals with the error
+            silent = True
             log.warning("MPS on %s does not tell its clients: %s", post.device, error)
         with lock:
+            if silent:
+                who |= self.witness.presumed(core, post)
             found = {key: core.attribution.environment_of(key[0]) for key in who}
             self.losses[post] = Loss(sign, found)
             label = core.books.slots[post.device].label

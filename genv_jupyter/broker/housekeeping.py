@@ -6,6 +6,7 @@ import msgspec
 
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.crowds import Crowds
 from genv_jupyter.broker.leases import Announcer
 from genv_jupyter.broker.losses import Losses
 from genv_jupyter.broker.release import (
@@ -33,6 +34,7 @@ class Housekeeper:
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self._crowds = Crowds(core)
         self._todo: list[str] = []
         self._open: dict[str, int] = {}
         self._losses = Losses(core)
@@ -58,6 +60,7 @@ class Housekeeper:
             settle(core, core.books.environments[environment])
         self._want_again()
         self._leases.round()
+        self._crowds.round()
         if not self._todo:
             self._todo = list(core.books.environments)
         turn, self._todo = self._todo[:SLICE], self._todo[SLICE:]

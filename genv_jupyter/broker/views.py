@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.broker import leases, mps
+from genv_jupyter.broker import crowds, leases, mps
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.discretion import seen
 from genv_jupyter.broker.line import asked_by
@@ -112,7 +112,7 @@ def grant_view(core: Core, grant: GrantRow) -> Grant:
             without=grant.without,
             started=grant.started,
             verified=None if verdict is None else verdict.verified,
-            cause=None if verdict is None else reason_of(_label(core, grant), grant, verdict),
+            cause=_weakness(core, [grant]),
             others=grant.mps and mps.others_on(core, grant),
             operators=core.mps.operators,
         ),
@@ -187,10 +187,6 @@ def environ_for(core: Core, row: EnvironmentRow) -> dict[str, str | None]:
     )
 
 
-def _label(core: Core, grant: GrantRow) -> str:
-    return core.books.slots[grant.device].label
-
-
 def _loss(core: Core, grants: Iterable[GrantRow]) -> str | None:
     """Say that the work on a device has come to an end, where that was seen."""
     return next((why for grant in grants if (why := core.mps.lost(core, grant))), None)
@@ -199,8 +195,9 @@ def _loss(core: Core, grants: Iterable[GrantRow]) -> str | None:
 def _weakness(core: Core, grants: Iterable[GrantRow]) -> str | None:
     """Say what is wrong with a cap, where that was seen."""
     for grant in grants:
-        verdict = core.mps.verdict(grant)
-        if verdict is not None and (why := reason_of(_label(core, grant), grant, verdict)):
+        label = core.books.slots[grant.device].label
+        why = reason_of(label, core.mps.verdict(grant)) or crowds.sentence(core, grant)
+        if why is not None:
             return why
     return None
 

@@ -41,14 +41,10 @@ Key = tuple[int, int]
 
 
 class Verdict(NamedTuple):
-    """What was seen of a grant's processes, and in a sentence what is wrong with them.
-
-    ``more`` is how many processes use the device, where the grant was divided among fewer.
-    """
+    """What was seen of a grant's processes, and in a sentence what is wrong with them."""
 
     verified: bool
     cause: str | None = None
-    more: int | None = None
 
 
 class Subject(NamedTuple):
@@ -87,6 +83,11 @@ class Witness:
     def clients_of(self, post: Post) -> dict[Key, Client]:
         """Return the processes that were seen to be clients of a daemon."""
         return {who: client for who, client in self._clients.items() if client.post == post}
+
+    def presumed(self, core: Core, post: Post) -> set[Key]:
+        """Return the processes on a device that should be clients, but those that are not."""
+        found = {key(p) for it in _subjects(core) if it.post == post for p in it.processes}
+        return found - self._missed.keys()
 
     def look(self, core: Core, lock: threading.RLock) -> None:
         """Look once; called without the lock, since it runs programs."""
@@ -132,13 +133,10 @@ class Witness:
             if not subject.processes:
                 continue
             missed = [p for p in subject.processes if key(p) not in self._clients]
-            count = len(subject.processes)
-            more = count if count > grant.processes else None
             if not missed:
-                verdicts[grant.id] = Verdict(True, None, more)
+                verdicts[grant.id] = Verdict(True)
             else:
-                why = self._cause(core, subject, missed[0])
-                verdicts[grant.id] = Verdict(False, why, more)
+                verdicts[grant.id] = Verdict(False, self._cause(core, subject, missed[0]))
         for subject in subjects:
             new, old = verdicts.get(subject.grant.id), self.verdicts.get(subject.grant.id)
             if new == old or subject.grant.environment not in core.books.environments:
@@ -173,17 +171,11 @@ def key(process: Process) -> Key:
     return process.pid, process.start
 
 
-def reason_of(label: str, grant: GrantRow, verdict: Verdict) -> str | None:
-    """Say what is wrong with the cap of a grant, where something is."""
-    if not verdict.verified:
-        return f"The cap on {label} is not kept. {verdict.cause}"
-    if verdict.more is not None:
-        among = "one process" if grant.processes == 1 else f"{grant.processes} processes"
-        return (
-            f"{verdict.more} processes of it use {label}, and its share is made for {among}: the "
-            f"cap counts for each. Ask for it with processes={verdict.more}."
-        )
-    return None
+def reason_of(label: str, verdict: Verdict | None) -> str | None:
+    """Say that the cap of a grant is not kept, where that was seen."""
+    if verdict is None or verdict.verified:
+        return None
+    return f"The cap on {label} is not kept. {verdict.cause}"
 
 
 def _subjects(core: Core) -> list[Subject]:

@@ -179,9 +179,7 @@ def limits_of(
     memory = Limit(
         strength="cooperative",
         verified=None,
-        reason="PyTorch, JAX and CuPy are told to stay below it by variables, TensorFlow and RMM "
-        "by hooks where genv-jupyter is installed in the kernel. Each counts for itself; what "
-        f"else uses the device is not stopped. {without or ''}".rstrip(),
+        reason=" ".join(said for said in (cause, _COOPERATIVE, without) if said),
     )
     ceiling = Limit(
         strength="none",
@@ -193,6 +191,11 @@ def limits_of(
     return Limits(memory=memory, compute=ceiling, devices=devices)
 
 
+_COOPERATIVE = (
+    "PyTorch, JAX and CuPy are told to stay below it by variables, TensorFlow and RMM by hooks "
+    "where genv-jupyter is installed in the kernel. Each counts for itself; what else uses the "
+    "device is not stopped."
+)
 _NO_CEILING = "No ceiling was asked for."
 _UNDER_MPS = Limit(
     strength="driver",

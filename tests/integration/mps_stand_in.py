@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -I -S
 """Plays ``nvidia-cuda-mps-control`` where the real one would need a GPU: clients, hangs, faults.
 
 What it says is read from ``stand-in.json`` beside the pipe directory: a map from a command, or its

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.devices.source import ProcessReading
+from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MARKER, MPS_PIPE
 from genv_jupyter.isolation.mps_control import ControlDaemon
 from genv_jupyter.model import Environment, Request
@@ -19,6 +20,13 @@ from tests.unit.brokers import GIB, Kernel
 
 STAND_IN = str(Path(__file__).parent / "mps_stand_in.py")
 PART = Request(devices=("0",), memory="4GiB")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for answers however busy this machine is; what is to hang does so for longer."""
+    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 30.0)
+    monkeypatch.setattr("genv_jupyter.broker.leaving.SECONDS", 30.0)
 
 
 @pytest.fixture
@@ -53,6 +61,8 @@ def child(desk: MpsBench, kernel: Kernel, **variables: str) -> subprocess.Popen[
     environ = {**os.environ, MARKER: kernel.id, **variables}
     started = subprocess.Popen(["sleep", "600"], env=environ)
     desk.children.append(started)
+    while processes.marker(started.pid) != kernel.id:  # until it is another program
+        pass
     return started
 
 
@@ -135,8 +145,10 @@ def test_more_processes_than_planned_are_warned_of(desk: MpsBench) -> None:
     assert verified(now) == (True, None)
     assert "2 processes of it use GPU 0" in (now.reason or "")
     assert "processes=2" in (now.reason or "")
+    (notice,) = desk.broker.notices(desk.me)
+    assert (notice.kind, notice.level) == ("mps", "warning") and "2 processes" in notice.message
     kernel.attach(Request(devices=("0",), memory="4GiB", processes=2), cuda="initialized")
-    assert look(desk, kernel).reason is None
+    assert look(desk, kernel).reason is None and desk.broker.notices(desk.me) == []
 
 
 def test_what_is_known_is_not_asked_again(desk: MpsBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,12 @@ def ensure(keeper: Daemons, post: Post, ceiling: int) -> ControlDaemon:
 Make = Callable[..., Daemons]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for answers however busy this machine is; what is to hang does so for longer."""
+    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 30.0)
+
+
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Make keepers of daemons in a directory with a short path; their daemons are ended."""

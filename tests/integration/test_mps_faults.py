@@ -5,8 +5,6 @@ A stand-in plays NVIDIA's program: a server that works needs a GPU.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -18,11 +16,17 @@ from genv_jupyter.isolation.environ import MPS_PIPE, NO_MPS
 from genv_jupyter.model import Request
 from genv_jupyter.notices import Notice
 from tests.integration.mps_bench import MpsBench, mps_bench
-from tests.integration.test_mps_clients import PART, STAND_IN, clients, look, says
+from tests.integration.test_mps_clients import PART, STAND_IN, child, clients, look, says
 from tests.unit.brokers import GIB, Kernel
 
 FATAL = "[2026-01-02 03:04:05.678 Server 71] Server is handling a fatal GPU error.\n"
 OTHER = Request(devices=("1",), memory="4GiB")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for answers however busy this machine is; what is to hang does so for longer."""
+    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 30.0)
 
 
 @pytest.fixture
@@ -174,9 +178,7 @@ def test_a_server_that_has_ended_took_its_clients_with_it(desk: MpsBench) -> Non
 def test_workers_of_a_kernel_are_told_as_the_kernel_is(desk: MpsBench) -> None:
     kernel = desk.kernel()
     kernel.attach(Request(devices=("0",), memory="4GiB", processes=2))
-    environ = {**os.environ, "GENV_JUPYTER_ENVIRONMENT": kernel.id}
-    worker = subprocess.Popen(["sleep", "600"], env=environ)
-    desk.children.append(worker)
+    worker = child(desk, kernel)
     clients(desk, worker.pid)  # not seen on the device: NVML may list it later
     says_fatal(desk, "")
     look(desk, kernel)
@@ -187,6 +189,23 @@ def test_workers_of_a_kernel_are_told_as_the_kernel_is(desk: MpsBench) -> None:
     assert processes.start_of(worker.pid) is None
     look(desk, kernel)
     assert not lost(kernel)
+
+
+def test_of_a_daemon_that_hangs_all_who_are_there_are_told(
+    desk: MpsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = desk.kernel()
+    kernel.attach(PART)
+    desk.broker.tick_mps()
+    kernel.use(0, GIB)
+    desk.tick()
+    says(desk, get_server_list=None)
+    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 0.3)
+    says_fatal(desk)
+    faults = desk.broker.core.mps.faults
+    assert faults is not None
+    faults.look(desk.broker.core, desk.broker.lock)  # before anybody could ask for its clients
+    assert lost(kernel)
 
 
 def test_a_broker_that_comes_later_asks_the_status(desk: MpsBench, two: list[Kernel]) -> None:

@@ -56,6 +56,12 @@ def configured(pipe: object) -> BrokerConfig:
     return BrokerConfig(Config({"MpsDaemons": {"pipe_directory": str(pipe)}}))
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for answers however busy this machine is; what is to hang does so for longer."""
+    monkeypatch.setattr("genv_jupyter.isolation.mps_control.ASK_SECONDS", 30.0)
+
+
 @pytest.fixture
 def daemon(real: str) -> Iterator[ControlDaemon]:
     with operators(real) as made:
