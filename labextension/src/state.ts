@@ -15,7 +15,7 @@ import { withSample, type ISample } from './series';
 /** What is known of the way to the broker. */
 export type Connection =
   | { kind: 'connecting' | 'open' | 'absent' | 'disconnected' }
-  | { kind: 'refused'; message: string; hint: string };
+  | { kind: 'refused'; status: number; message: string; hint: string };
 
 /** Why an action was refused: what happened, and what to do next. */
 export interface IRefusal {

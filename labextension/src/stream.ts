@@ -190,6 +190,7 @@ function connectionOf(error: unknown): Connection {
   }
   return {
     kind: 'refused',
+    status: said.status,
     message: said.message ?? '',
     hint: said.hint ?? ''
   };

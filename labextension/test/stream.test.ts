@@ -76,17 +76,27 @@ it('one socket feeds the store', async () => {
 });
 
 it('a socket that closes is opened again, later each time the server fails', async () => {
+  const chance = vi.spyOn(Math, 'random');
   await stream.connect();
   sockets[0].say({ revision: 1, snapshot: true });
   failure = { status: 0 };
-  sockets[0].onclose?.();
-  for (const longest of [500, 1000, 2000]) {
+  for (const [drawn, delay] of [
+    [1, 500],
+    [0, 500],
+    [1, 2000]
+  ]) {
     const before = asked;
-    await vi.advanceTimersByTimeAsync(longest / 2 - 1);
+    chance.mockReturnValue(drawn);
+    if (before === 1) {
+      sockets[0].onclose?.();
+    }
+    await vi.advanceTimersByTimeAsync(delay - 1);
     expect(asked).toBe(before);
-    await vi.advanceTimersByTimeAsync(longest / 2 + 1);
+    chance.mockReturnValue(drawn ? 0 : 1); // for the next one, which is drawn now
+    await vi.advanceTimersByTimeAsync(1);
     expect(asked).toBe(before + 1);
   }
+  chance.mockRestore();
   failure = null;
   await vi.advanceTimersByTimeAsync(4000);
   expect(sockets).toHaveLength(2);
@@ -180,6 +190,7 @@ it('a broker that is down is named, and found when it is back', async () => {
   await stream.connect();
   expect(store.state.connection).toEqual({
     kind: 'refused',
+    status: 503,
     message: 'The broker is down.',
     hint: 'Wait.'
   });

@@ -28,6 +28,8 @@ export interface IPanelProps {
   trans: TranslationBundle;
 }
 
+const FORBIDDEN = 403;
+
 /** The whole panel, in each of its states. */
 export function Panel(props: IPanelProps): JSX.Element {
   const { state, target, rows, hidden, folds, now, trans } = props;
@@ -171,7 +173,11 @@ function Way(props: IPanelProps): JSX.Element | null {
     case 'refused':
       return (
         <Message
-          title={trans.__('GPUs cannot be shared at present')}
+          title={
+            connection.status === FORBIDDEN
+              ? trans.__('You may not see the GPUs of this server')
+              : trans.__('GPUs cannot be shared at present')
+          }
           text={connection.message}
           hint={connection.hint}
           retry={retry}
