@@ -19,6 +19,7 @@ import pytest
 
 from genv_jupyter.api import rendezvous
 from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.caps import CONTEXT
 from genv_jupyter.isolation.mps_control import ControlDaemon
 from genv_jupyter.model import Environment
 from genv_jupyter.server.reports import Kernel, Reports
@@ -62,6 +63,8 @@ async def test_a_share_is_set_up_in_its_kernel(driver: FakeDriver, server: Serve
         assert (await talk.run("%gpu attach 0.25"))["status"] == "ok"
         environment = await server.environment(kernel)
         (grant,) = environment["grants"]
+        devices = (await server.gpu("GET", "devices")).json
+        device = next(it for it in devices if it["uuid"] == grant["device"])
         assert grant["limits"]["memory"]["strength"] == "driver"
         pipe = environment["environ"]["CUDA_MPS_PIPE_DIRECTORY"]
         assert ControlDaemon(Path(pipe), grant["device"]).pid() is not None
@@ -69,11 +72,20 @@ async def test_a_share_is_set_up_in_its_kernel(driver: FakeDriver, server: Serve
         assert await talk.evaluate(READ) == repr(wanted)
         assert (await talk.run("%gpu attach --processes 2"))["status"] == "ok"
         assert await talk.evaluate(READ) == repr([pipe, f"0={grant['memory'] // 2**21}M", "12"])
+        # What frameworks are told: of all the device as a process sees it, each process its part.
+        grows, part = ast.literal_eval(await talk.evaluate(FRAMEWORKS))
+        assert grows == "true"
+        wanted_part = (grant["memory"] // 2 - CONTEXT) / device["memory_total"]
+        assert wanted_part - 0.0001 < float(part) <= wanted_part
         assert (await talk.run("%gpu attach --no-mps"))["status"] == "ok"
         assert await talk.evaluate(READ) == repr(["/nonexistent/genv-jupyter", None, None])
         await talk.run("%gpu release")
         assert await talk.evaluate(READ) == repr([None, None, None])
 
+
+FRAMEWORKS = """[__import__("os").environ.get("TF_FORCE_GPU_ALLOW_GROWTH"),
+    __import__("genv_jupyter.isolation.caps", fromlist=["fraction"]).fraction(
+        __import__("os").environ)]"""
 
 USE = """
 from cuda.bindings import driver as cuda
