@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from genv_jupyter.leftovers import Leftover
-from genv_jupyter.notices import Notice
+from genv_jupyter.notices import Notice, RuleInForce
 from genv_jupyter.units import Time as Time
 
 DeviceKind = Literal["gpu", "mig"]
@@ -375,7 +375,10 @@ class Want(Struct, frozen=True, kw_only=True):
 
 
 class BrokerHealth(Struct, frozen=True, kw_only=True):
-    """Answer of ``GET health``. ``driver`` is a sentence when the driver has trouble."""
+    """Answer of ``GET health``. ``driver`` is a sentence when the driver has trouble.
+
+    ``notices`` are about the broker itself, ``rules`` those that it keeps to.
+    """
 
     version: str
     kind: Literal["user", "host"]
@@ -388,6 +391,7 @@ class BrokerHealth(Struct, frozen=True, kw_only=True):
     environments: int
     revision: int
     notices: tuple[str, ...] = ()
+    rules: tuple[RuleInForce, ...] = ()
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,21 @@ NoticeLevel = Literal["info", "warning", "error"]
 NoticeAction = Literal["keep", "extend", "release", "restart", "dismiss"]
 
 
+RuleMode = Literal["off", "warn", "act"]
+
+
+class RuleInForce(Struct, frozen=True, kw_only=True):
+    """One of the rules that a broker keeps to: what it is about, and what it does.
+
+    ``dry_run`` says that it only records what it would do. ``summary`` is a sentence.
+    """
+
+    rule: NoticeKind
+    mode: RuleMode
+    dry_run: bool
+    summary: str
+
+
 class Notice(Struct, frozen=True, kw_only=True):
     """What the owner of an environment is told, and what they can do about it.
 

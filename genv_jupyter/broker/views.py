@@ -11,6 +11,7 @@ import msgspec
 from genv_jupyter import __version__
 from genv_jupyter.broker import crowds, leases, mps
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.discretion import seen
 from genv_jupyter.broker.line import asked_by
 from genv_jupyter.broker.sensors import sensors_of
@@ -48,6 +49,7 @@ def health_view(core: Core) -> BrokerHealth:
         environments=len(core.books.environments),
         revision=core.books.revision,
         notices=tuple(core.notices),
+        rules=core.config.of(Rules).in_force(),
     )
 
 

@@ -113,6 +113,7 @@ def doctor_command() -> tuple[Any, View, int]:
             Title("GPU doctor", words.mark(found)),
             *doctor.driver_part(health, found),
             *doctor.broker_part(health),
+            *doctor.rules_part(health),
             *_terminal(),
             *doctor.limits_part(health, found, doctor.limits_here(client, health)),
         ]

@@ -7,7 +7,17 @@ from typing import Any
 import click
 
 from genv_jupyter import __version__
-from genv_jupyter.cli import broker, changing, completion, leftovers, looking, report, run, turn
+from genv_jupyter.cli import (
+    broker,
+    changing,
+    completion,
+    leftovers,
+    looking,
+    notices,
+    report,
+    run,
+    turn,
+)
 from genv_jupyter.cli.output import STATUSES
 
 
@@ -44,6 +54,7 @@ for command in (
     looking.status,
     looking.devices,
     looking.envs,
+    notices.notices,
     report.report,
     leftovers.leftovers,
     looking.doctor_command,

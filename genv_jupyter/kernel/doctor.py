@@ -41,6 +41,7 @@ def examine(session: Session) -> PageView:
             *driver_part(health, every),
             *_pool(session, environment, every, pool),
             *broker_part(health),
+            *rules_part(health),
             *_process(session, environment, every),
             *limits_part(health, every, limits_here(session.client, health, environment)),
         ]
@@ -101,6 +102,14 @@ def broker_part(health: BrokerHealth) -> list[Block]:
             Text(f"This process has genv-jupyter {__version__}: restart it to have one.", "warn")
         )
     return blocks + [Text(notice, "warn") for notice in health.notices]
+
+
+def rules_part(health: BrokerHealth) -> list[Block]:
+    """Say which rules the broker keeps to."""
+    if not health.rules:
+        return []
+    rows = [(it.rule.replace("_", " "), it.summary) for it in health.rules]
+    return [Title("Rules", small=True), facts(rows)]
 
 
 def _process(

@@ -84,6 +84,8 @@ class GpuMagics:
                 return session.attach(request, restart=command.restart)
             case "detach":
                 return session.detach(command.device, restart=command.restart)
+            case "keep":
+                return session.keep()
             case "devices":
                 return self._devices()
             case "envs":

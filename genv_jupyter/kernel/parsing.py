@@ -15,7 +15,7 @@ from genv_jupyter.units import WHOLE, parse_duration, parse_share
 
 VERBS = (
     *("status", "attach", "detach", "release", "devices", "envs", "usage", "panel"),
-    *("watch", "empty-cache", "doctor", "help"),
+    *("watch", "empty-cache", "keep", "doctor", "help"),
 )
 OPTIONS = {
     "attach": (
@@ -40,6 +40,7 @@ TEXT = """\
 %gpu release                 give everything back (also: %gpu detach)
       --device D             give one GPU back
       --restart              restart the kernel, if its CUDA still holds the GPU
+%gpu keep                    keep it though it is idle: the countdown begins anew
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice

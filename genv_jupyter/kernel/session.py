@@ -28,6 +28,7 @@ from genv_jupyter.model import (
 )
 
 RESTART_SECONDS = 60.0
+_KEEP_HINT = "`%gpu attach 1` attaches one."
 
 # In a fork the driver says that nobody has initialised it: this process must have asked before.
 os.register_at_fork(before=live.cuda_state)
@@ -201,6 +202,20 @@ class Session:
         return environment is not None and not self.terminal and origin.lost(environment)
 
     # -- changing -------------------------------------------------------------------------------
+
+    def keep(self) -> StatusView:
+        """Keep what is held though nothing runs: the countdown of the idle rule begins anew.
+
+        Raises
+        ------
+        Conflict
+            Nothing is held.
+        """
+        before = self.environment()
+        if before is None or not before.grants:
+            raise Conflict("There is nothing to keep: no GPU is held here.", hint=_KEEP_HINT)
+        after = self.client.patch(before.id, EnvironmentPatch(keep=True))
+        return self.status(environment=after, head="Kept: it counts as idle from now on only.")
 
     def attach(self, request: Request, *, restart: bool = False) -> StatusView:
         """Attach what is asked for and make this process see it.

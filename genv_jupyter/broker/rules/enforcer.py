@@ -94,7 +94,8 @@ class Enforcer:
 
     def quota_of(self, owner: str) -> Quota | None:
         """Return what an owner may hold."""
-        return None
+        most = self.core.quotas.most(owner)
+        return None if most is None else Quota(devices=most[0], memory=most[1])
 
     def round(self) -> None:
         """Judge the last reading, once, and do what is due; called without the lock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from traitlets import Enum, List
@@ -10,8 +11,17 @@ from traitlets.config import Configurable
 from genv_jupyter.broker.rules.breaches import RULES, Rule
 from genv_jupyter.broker.rules.ladder import Action, Terms
 from genv_jupyter.broker.traits import Seconds, Size
+from genv_jupyter.notices import RuleInForce
+from genv_jupyter.units import format_duration, format_memory
 
 MODES = ("off", "warn", "act")
+
+THEN: Mapping[Action, str] = {
+    "processes": "the process is interrupted, then ended",
+    "restart": "what is held is given back, and the kernel is restarted where CUDA holds it",
+    "shutdown": "the kernel is shut down",
+}
+"""What each action is, for people."""
 
 
 def _mode(what: str) -> Any:
@@ -78,6 +88,15 @@ class Rules(Configurable):
         help="Rules of mode 'act' that only record what they would do: ['cap', 'idle'].",
     ).tag(config=True)
 
+    def in_force(self) -> tuple[RuleInForce, ...]:
+        """Return how each rule stands, in words."""
+        return tuple(
+            RuleInForce(
+                rule=rule, mode=term.mode, dry_run=term.dry, summary=_summary(rule, term, self)
+            )
+            for rule, term in self.terms().items()
+        )
+
     def terms(self) -> dict[Rule, Terms]:
         """Return how each rule stands."""
         idle: Action = "shutdown" if self.idle_action == "shutdown" else "restart"
@@ -94,3 +113,22 @@ class Rules(Configurable):
             )
             for rule in RULES
         }
+
+
+def _summary(rule: Rule, term: Terms, settings: Rules) -> str:
+    """Say in a sentence what a rule does."""
+    if term.mode == "off":
+        return "off"
+    when = {
+        "cap": f"more than {format_memory(settings.cap_slack)} over what was granted",
+        "foreign_device": "use of a device that was not granted",
+        "outside": "use by a process of yours that is in no environment",
+        "idle": f"nothing runs and nothing is used for {format_duration(settings.idle_after)}",
+        "lease": "the time is over for which something was granted",
+        "quota": "more is held than a quota allows",
+    }[rule]
+    told = f"{when}: its owner is told"
+    if term.mode == "warn":
+        return told
+    then = f"{told}; after {format_duration(term.grace)} {THEN[term.action]}"
+    return f"{then} (dry run: only recorded)" if term.dry else then

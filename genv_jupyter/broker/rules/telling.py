@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.rules.breaches import Key, Rule
 from genv_jupyter.broker.rules.ladder import Rung, Step, Terms, next_at
+from genv_jupyter.broker.rules.settings import THEN
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.notices import NoticeAction, NoticeLevel
 
@@ -20,11 +21,6 @@ STEPS: Mapping[Step, str] = {
     "restart": "is restarted, and what it held is given back",
     "shutdown": "is shut down",
     "release": "has to give back what it holds",
-}
-THEN: Mapping[str, str] = {
-    "processes": "is interrupted, then ended",
-    "restart": "what is held is given back, and the kernel is restarted where CUDA holds it",
-    "shutdown": "the kernel is shut down",
 }
 BUTTONS: Mapping[Rule, tuple[NoticeAction, ...]] = {
     "cap": ("restart", "release"),
@@ -103,7 +99,7 @@ def _outlook(group: Sequence[Rung], term: Terms) -> list[str]:
         said = ["No process that may be ended would bring it under: nothing is ended."]
     else:
         more = f" (and {len(targets) - 1} more)" if len(targets) > 1 else ""
-        said = [f"Otherwise {targets[0]}{more} {THEN['processes']}."]
+        said = [f"Otherwise {targets[0]}{more} is interrupted, then ended."]
     return [*said, DRY] if term.dry else said
 
 

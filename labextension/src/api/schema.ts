@@ -408,6 +408,8 @@ export interface components {
         /**
          * BrokerHealth
          * @description Answer of `GET health`. `driver` is a sentence when the driver has trouble.
+         *
+         *     `notices` are about the broker itself, `rules` those that it keeps to.
          */
         BrokerHealth: {
             version: string;
@@ -423,6 +425,22 @@ export interface components {
             revision: number;
             /** @default [] */
             notices: string[];
+            /** @default [] */
+            rules: components["schemas"]["RuleInForce"][];
+        };
+        /**
+         * RuleInForce
+         * @description One of the rules that a broker keeps to: what it is about, and what it does.
+         *
+         *     `dry_run` says that it only records what it would do. `summary` is a sentence.
+         */
+        RuleInForce: {
+            /** @enum {unknown} */
+            rule: "ask" | "cap" | "contended" | "ended" | "foreign_device" | "idle" | "lease" | "leftover" | "lost" | "mps" | "outside" | "queue" | "quota";
+            /** @enum {unknown} */
+            mode: "act" | "off" | "warn";
+            dry_run: boolean;
+            summary: string;
         };
         /**
          * Device
