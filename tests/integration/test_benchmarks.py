@@ -47,3 +47,9 @@ def test_nvidia_smi_is_compared_with_nvidias_own(tmp_path: Path) -> None:
     found = run("nvidia_smi", tmp_path, "--rounds", "2", "--cells", "1")
     assert found["places"].keys() == {"in a cell", "bare process"}
     assert all(len(lines) == 4 for lines in found["ratios"].values())
+
+
+def test_sampling_is_measured_with_every_process_joined_to_its_owner(tmp_path: Path) -> None:
+    found = run("sampling", tmp_path, "--seconds", "2", "--pause", "0.1")
+    assert (found["devices"], found["processes"]) == (8, 64)
+    assert 0 < found["broker_percent"] < found["together_percent"]

@@ -21,7 +21,11 @@
 /* ---- json.c: a JSON text, flattened ("devices.0.uuid" -> "GPU-...", "devices.#" -> "2") ---- */
 
 typedef struct {
-    char **paths, **values;
+    char *path, *value;
+} pair;
+
+typedef struct {
+    pair *pairs;
     size_t count, room;
 } document;
 

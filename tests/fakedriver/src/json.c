@@ -12,13 +12,16 @@ static void add(document *doc, const char *path, const char *value)
 {
     if (doc->count == doc->room) {
         doc->room = doc->room ? doc->room * 2 : 64;
-        doc->paths = realloc(doc->paths, doc->room * sizeof *doc->paths);
-        doc->values = realloc(doc->values, doc->room * sizeof *doc->values);
-        if (!doc->paths || !doc->values)
+        doc->pairs = realloc(doc->pairs, doc->room * sizeof *doc->pairs);
+        if (!doc->pairs)
             abort();
     }
-    doc->paths[doc->count] = strdup(path);
-    doc->values[doc->count++] = strdup(value);
+    doc->pairs[doc->count++] = (pair){strdup(path), strdup(value)};
+}
+
+static int by_path(const void *one, const void *other)
+{
+    return strcmp(((const pair *)one)->path, ((const pair *)other)->path);
 }
 
 static const char *skip(const char *at)
@@ -143,27 +146,28 @@ bool json_flatten(const char *text, document *out)
     const char *end;
     memset(out, 0, sizeof *out);
     end = read_value(text, out, "");
-    if (end && !*skip(end))
+    if (end && !*skip(end)) {
+        qsort(out->pairs, out->count, sizeof *out->pairs, by_path); /* a reading looks up hundreds */
         return true;
+    }
     json_free(out);
     return false;
 }
 
 const char *json_get(const document *doc, const char *path)
 {
-    for (size_t i = 0; i < doc->count; i++)
-        if (!strcmp(doc->paths[i], path))
-            return doc->values[i];
-    return NULL;
+    pair wanted = {(char *)path, NULL};
+    const pair *found =
+        doc->count ? bsearch(&wanted, doc->pairs, doc->count, sizeof wanted, by_path) : NULL;
+    return found ? found->value : NULL;
 }
 
 void json_free(document *doc)
 {
     for (size_t i = 0; i < doc->count; i++) {
-        free(doc->paths[i]);
-        free(doc->values[i]);
+        free(doc->pairs[i].path);
+        free(doc->pairs[i].value);
     }
-    free(doc->paths);
-    free(doc->values);
+    free(doc->pairs);
     memset(doc, 0, sizeof *doc);
 }
