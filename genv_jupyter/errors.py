@@ -7,7 +7,8 @@
     │   └── AmbiguousDevice         400 ambiguous_device
     ├── Unauthenticated             401 unauthenticated
     ├── Forbidden                   403 forbidden
-    │   └── NotYours                403 not_yours
+    │   ├── NotYours                403 not_yours
+    │   └── QuotaExceeded           403 quota_exceeded
     ├── Unknown                     404 unknown_route
     │   ├── UnknownEnvironment      404 unknown_environment
     │   ├── UnknownDevice           404 unknown_device
@@ -107,6 +108,12 @@ class NotYours(Forbidden):
     """The thing exists and may be seen, and belongs to somebody else."""
 
     code = "not_yours"
+
+
+class QuotaExceeded(Forbidden):
+    """More than the caller's quota allows; ``details`` has what is used, left, and which rule."""
+
+    code = "quota_exceeded"
 
 
 class Unknown(GpuError):

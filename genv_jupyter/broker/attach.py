@@ -110,13 +110,15 @@ def begin(
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
     held = [g for g in books.grants_of(row.id) if g.state == "granted"]
-    attempt.expires = leases.end_of(core, attempt.demand)
+    attempt.expires = leases.end_of(core, attempt.demand, row.owner)
     has = satisfied({g.device: wanted(g) for g in held}, attempt.demand, slots)
     if has and mps.same(attempt.demand, held):
         _renew(core, attempt)
         return None
     check_leaving(core, row)
+    core.quotas.admit(row, attempt.demand)
     attempt.placed = _placed(core, attempt, slots)
+    core.quotas.confirm(row, attempt.placed)
     attempt.sharing = mps.plan(core, row, attempt.demand, attempt.placed, running=attempt.running)
     _check_time(core, attempt)
     failpoints.reach("before_reserve")
@@ -270,7 +272,7 @@ def _confirm(core: Core, attempt: Attempt) -> None:
         request=_written(attempt.request),
         name=attempt.request.name or row.name,
         revision=row.revision + 1,
-        expires=leases.end_of(core, attempt.demand),
+        expires=leases.end_of(core, attempt.demand, attempt.row.owner),
     )
     left = [grant for grant in books.grants_of(row.id) if grant.device not in parts]
     with books.change() as change:

@@ -28,10 +28,11 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 from genv_jupyter.broker.discretion import Discretion
 from genv_jupyter.broker.identity import Access
 from genv_jupyter.broker.leases import Leases
-from genv_jupyter.broker.line import Queueing
 from genv_jupyter.broker.leftovers import LeftoverSettings
-from genv_jupyter.broker.pace import Sampling
+from genv_jupyter.broker.line import Queueing
 from genv_jupyter.broker.mps_settings import MpsDaemons
+from genv_jupyter.broker.pace import Sampling
+from genv_jupyter.broker.quota_settings import QuotaSettings
 from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.traits import Seconds, Share, Size
 from genv_jupyter.errors import Unavailable
@@ -119,9 +120,10 @@ CLASSES: tuple[type[Configurable], ...] = (
     Access,
     Discretion,
     Leases,
-    Queueing,
     MpsDaemons,
     LeftoverSettings,
+    Queueing,
+    QuotaSettings,
     Rules,
     Sampling,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.contention import Contention
 from genv_jupyter.broker.deaths import Deaths
+from genv_jupyter.broker.identity import Access, Identities
 from genv_jupyter.broker.leftovers import Leftovers
 from genv_jupyter.broker.line import Line
 from genv_jupyter.broker.meters import Meters
@@ -30,6 +31,7 @@ from genv_jupyter.units import WHOLE
 if TYPE_CHECKING:
     from genv_jupyter.broker.config import BrokerConfig
     from genv_jupyter.broker.history import History
+    from genv_jupyter.broker.quotas import Quotas
 
 Record = Callable[..., None]
 SLOW = 0.5
@@ -65,6 +67,8 @@ class Core:
         Keeps what is read, where there are records.
     board
         What owners are told.
+    line
+        Who waits for devices.
     idleness
         Since when environments rest.
     leftovers
@@ -108,6 +112,8 @@ class Core:
         self.processes: dict[str, list[Process]] = {}
         self.notices: list[str] = []
         self.kind: Literal["user", "host"] = "user"
+        self.identities = Identities(lambda: self.config.of(Access))
+        self.quotas: Quotas  # made once the records are open
         self.programs: str | None = None
         self.loose_ends = False
         self._slow = False

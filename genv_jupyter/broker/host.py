@@ -30,7 +30,7 @@ from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.broker import directories, systemd
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.fair import FairPool
-from genv_jupyter.broker.identity import Access, Identities
+from genv_jupyter.broker.identity import Access
 from genv_jupyter.broker.process import Process
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
@@ -66,7 +66,7 @@ class HostProcess(Process):
         self.pool.shutdown()
         self.fair = self.pool = FairPool()
         self.reread = reread
-        self.identities = Identities(lambda: broker.core.config.of(Access))
+        self.identities = broker.core.identities
         self.connections: Counter[int] = Counter()
         self.tasks: set[asyncio.Future[None]] = set()
         self._looking: set[int] = set()

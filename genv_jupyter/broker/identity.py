@@ -19,6 +19,7 @@ from traitlets import Int, List, Unicode
 from traitlets.config import Configurable
 
 from genv_jupyter.broker.traits import Seconds
+from genv_jupyter.errors import Unknown
 from genv_jupyter.model import Principal
 
 
@@ -97,6 +98,22 @@ class Identities:
         with self._lock:
             self._found[uid] = Found(made, self.clock())
         return made
+
+    def named(self, name: str) -> Principal:
+        """Return the user of that name.
+
+        Raises
+        ------
+        Unknown
+            The host knows nobody of that name.
+        """
+        try:
+            uid = pwd.getpwnam(name).pw_uid
+        except (KeyError, ValueError):
+            raise Unknown(
+                f"This host knows no user {name[:64]!r}.", hint="Say the name of an account."
+            ) from None
+        return self.look_up(uid)
 
     def of(self, owner: str) -> Principal:
         """Return who owns something, by the key ``local:UID`` that is written on it."""

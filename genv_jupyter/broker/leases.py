@@ -34,18 +34,20 @@ class Leases(Configurable):
     )
 
 
-def end_of(core: Core, demand: Demand) -> float | None:
+def end_of(core: Core, demand: Demand, owner: str) -> float | None:
     """Return when a lease that begins now ends (steady seconds); ``None``: it has no end.
+
+    Where the owner's quota bounds leases, who asks for none has one of that length.
 
     Raises
     ------
-    OutOfRange
-        That is longer than leases may be.
+    OutOfRange, QuotaExceeded
+        That is longer than leases may be, or those of the owner.
     """
-    if demand.duration is None:
-        return None
-    _check(core, demand.duration)
-    return core.steady() + demand.duration
+    if demand.duration is not None:
+        _check(core, demand.duration)
+    seconds = core.quotas.lease(owner, demand.duration)
+    return None if seconds is None else core.steady() + seconds
 
 
 def extend(core: Core, row: EnvironmentRow, duration: int | str) -> EnvironmentRow:
@@ -68,6 +70,7 @@ def extend(core: Core, row: EnvironmentRow, duration: int | str) -> EnvironmentR
         )
     end = max(row.expires, core.steady()) + seconds
     _check(core, end - core.steady())
+    core.quotas.lease(row.owner, end - core.steady())
     return msgspec.structs.replace(row, expires=end)
 
 

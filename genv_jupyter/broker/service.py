@@ -24,6 +24,7 @@ from genv_jupyter.broker.mps import Mps, needs
 from genv_jupyter.broker.mps_settings import MpsDaemons
 from genv_jupyter.broker.queue import Queue
 from genv_jupyter.broker.queue_view import QueueNews, tickets
+from genv_jupyter.broker.quotas import Quotas
 from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
@@ -53,6 +54,7 @@ from genv_jupyter.model import (
 )
 from genv_jupyter.notices import Notice
 from genv_jupyter.policy import Policy
+from genv_jupyter.quotas import QuotaRule, QuotaView
 
 
 class Broker:
@@ -111,6 +113,7 @@ class Broker:
         core = self.core
         if records is not None:
             core.history = History(records, self.books, core.usable, core.notices)
+        core.quotas = Quotas(core, records)
         self.past = Past(core.history, clock, self.books.slots, lambda: core.inventory.simulated)
         core.notices.extend(ledger.open())
         self.books.load()
@@ -135,6 +138,7 @@ class Broker:
     def close(self) -> None:
         """Close source and ledgers, and end idle MPS daemons; grants stay as they are."""
         self.core.mps.close()
+        self.core.quotas.close()
         with self.lock:
             self.core.source.close()
             self.books.ledger.close()
@@ -222,6 +226,16 @@ class Broker:
         """Return what kernels of somebody have left behind on devices."""
         with self.lock:
             return self.core.leftovers.of(principal)
+
+    def quota(self, principal: Principal, user: str | None = None) -> QuotaView:
+        """Return what somebody may have, has, and has left; of others only to administrators."""
+        with self.lock:
+            return self.core.quotas.view(self.core.quotas.whose(principal, user))
+
+    def quotas(self, principal: Principal) -> list[QuotaRule]:
+        """List all rules."""
+        with self.lock:
+            return self.core.quotas.rules.listed(principal)
 
     # -- changing -------------------------------------------------------------------------------
 

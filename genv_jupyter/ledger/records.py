@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,8 +21,9 @@ from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, sele
 from sqlalchemy.exc import DBAPIError
 
 from genv_jupyter.errors import Unavailable
+from genv_jupyter.ledger import quotas, schema
 from genv_jupyter.ledger import samples as history
-from genv_jupyter.ledger import schema
+from genv_jupyter.ledger.quotas import AuditRow
 from genv_jupyter.ledger.rows import Record
 from genv_jupyter.ledger.samples import Samples
 from genv_jupyter.ledger.sqlite import open_ledger, unavailable
@@ -66,7 +68,7 @@ class RecordsLedger:
         self.keep = keep
         self._engine: Engine | None = None
         self._lock = threading.Lock()
-        self._queue: queue.Queue[Record | Samples | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[Record | Samples | AuditRow | None] = queue.Queue(WAITING)
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
         self._lost = 0
@@ -124,7 +126,7 @@ class RecordsLedger:
 
         self.run(write)
 
-    def enqueue(self, record: Record) -> None:
+    def enqueue(self, record: Record | AuditRow) -> None:
         """Have a record written soon, without waiting and without failing.
 
         When thousands wait already the disk is at fault; the record is lost and the log says so.
@@ -223,10 +225,13 @@ class RecordsLedger:
             for samples in batch:
                 if isinstance(samples, Samples):
                     self._write_samples(samples)
+            entries = [entry for entry in batch if isinstance(entry, AuditRow)]
             try:
+                if entries:
+                    self.run(partial(quotas.note, rows=entries))
                 self.append(records)
             except Unavailable as error:
-                self._lost += len(records)
+                self._lost += len(records) + len(entries)
                 log.warning("%s", error)
             if self._lost:
                 log.warning("%d records could not be kept", self._lost)

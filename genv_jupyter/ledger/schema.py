@@ -233,6 +233,28 @@ holders = Table(
     sqlite_with_rowid=False,
 )
 
+quotas = Table(
+    "quotas",
+    records,
+    Column("scope", Text, primary_key=True),
+    Column("limits", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    records,
+    Column("id", _number, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("status", BigInteger, nullable=False),
+    Column("said", Text),
+)
+
 # Alembic's own table: a new ledger is made, and a present one recognised, without importing it.
 version = Table(
     "alembic_version",
@@ -242,7 +264,7 @@ version = Table(
 )
 
 LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4"))
-RECORDS = Schema("records", records, ("records_1", "records_2", "records_3"))
+RECORDS = Schema("records", records, ("records_1", "records_2", "records_3", "records_4"))
 
 _CHECKS = [
     str(constraint.name)

@@ -1,0 +1,84 @@
+"""Quotas that were set while the broker ran, and who did what: two tables of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import asdict
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.dialects.sqlite import insert
+
+from genv_jupyter.ledger.schema import audit, grant_samples, holders, quotas
+
+KEEP = 200_000
+"""Entries of the audit log that are kept; the oldest make room."""
+
+
+class QuotaRow(Struct, frozen=True, kw_only=True):
+    """A rule; ``limits`` is JSON text. ``at`` is seconds since the epoch."""
+
+    scope: str
+    limits: str
+    by: str
+    at: float
+
+
+class AuditRow(Struct, frozen=True, kw_only=True):
+    """Who wanted what, and what came of it. ``said`` is why it was refused."""
+
+    at: float
+    actor: str
+    name: str
+    action: str
+    target: str
+    status: int
+    said: str | None = None
+
+
+def put(connection: Connection, row: QuotaRow) -> None:
+    """Store a rule."""
+    values = asdict(row)
+    write = insert(quotas).values(values)
+    connection.execute(write.on_conflict_do_update(["scope"], set_=values))
+
+
+def drop(connection: Connection, scope: str) -> bool:
+    """Forget a rule; say whether it was there."""
+    return connection.execute(delete(quotas).where(quotas.c.scope == scope)).rowcount > 0
+
+
+def every(connection: Connection) -> list[QuotaRow]:
+    """Return all rules."""
+    columns = [quotas.c[name] for name in QuotaRow.__struct_fields__]
+    return [QuotaRow(**row) for row in connection.execute(select(*columns)).mappings()]
+
+
+def note(connection: Connection, rows: Sequence[AuditRow]) -> None:
+    """Write to the audit log."""
+    if rows:
+        connection.execute(insert(audit), [asdict(row) for row in rows])
+        newest = select(func.max(audit.c.id)).scalar_subquery()
+        connection.execute(delete(audit).where(audit.c.id <= newest - KEEP))
+
+
+def noted(connection: Connection, limit: int, search: str | None = None) -> list[AuditRow]:
+    """Return the newest entries of the audit log, the newest first."""
+    columns = [audit.c[name] for name in AuditRow.__struct_fields__]
+    query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
+    if search:
+        fields = (audit.c.actor, audit.c.name, audit.c.action, audit.c.target, audit.c.said)
+        found = [field.contains(search, autoescape=True) for field in fields]
+        query = query.where(found[0] | found[1] | found[2] | found[3] | found[4])
+    return [AuditRow(**row) for row in connection.execute(query).mappings()]
+
+
+def spent(connection: Connection, level: int, since: int) -> dict[str, int]:
+    """Return what each owner had since then, in hundredths of a percent times milliseconds."""
+    query = (
+        select(holders.c.owner, func.sum(grant_samples.c.share))
+        .join(holders, holders.c.environment == grant_samples.c.environment)
+        .where(grant_samples.c.step == level, grant_samples.c.at >= since)
+        .group_by(holders.c.owner)
+    )
+    return {owner: int(share) for owner, share in connection.execute(query)}
