@@ -16,6 +16,7 @@ from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MPS_PIPE
 from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import MpsError
+from genv_jupyter.isolation.mps_log import is_pending
 from genv_jupyter.ledger.rows import GrantRow
 from genv_jupyter.model import Process
 
@@ -29,6 +30,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 OLDER = (
     "CUDA was initialised in it before MPS was set up, or a cell has changed "
     "CUDA_MPS_PIPE_DIRECTORY. Restart the kernel."
+)
+PENDING = (
+    "the daemon has put it on its pending list: its server is starting, or serves another user."
 )
 NOT_JOINED = (
     "it has our CUDA_MPS_PIPE_DIRECTORY and is no client of its daemon, which may have been "
@@ -163,6 +167,8 @@ class Witness:
                 f"{which.capitalize()} works without MPS: it was started {has} instead of our "
                 f"{MPS_PIPE}."
             )
+        if is_pending(self.daemons.control(post).logs / "control.log", process.pid):
+            return f"{which.capitalize()} is no client of MPS yet: {PENDING}"
         return f"{which.capitalize()} works without MPS: {NOT_JOINED}"
 
 
@@ -172,10 +178,10 @@ def key(process: Process) -> Key:
 
 
 def reason_of(label: str, verdict: Verdict | None) -> str | None:
-    """Say that the cap of a grant is not kept, where that was seen."""
+    """Say that the cap of a grant is not enforced, where that was seen."""
     if verdict is None or verdict.verified:
         return None
-    return f"The cap on {label} is not kept. {verdict.cause}"
+    return f"Cap not enforced on {label}. {verdict.cause}"
 
 
 def _subjects(core: Core) -> list[Subject]:

@@ -1,7 +1,7 @@
-"""What MPS servers and their daemon write when a fatal error has ended the work on a device.
+"""What MPS servers and their daemon write: of fatal errors, and of clients that have to wait.
 
-The lines are those of NVIDIA's own programs of driver 535: a server says them, and it is the only
-word there is where the daemon has no ``get_server_status``.
+The lines are those of NVIDIA's own programs of driver 535. Of a fatal error they are the only word
+there is where the daemon has no ``get_server_status``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ SIGNS = (
     "Server encountered a fatal exception. Shutting down",
 )
 """Of these the first two are the server's, the last is its daemon's."""
+
+PENDING = "push client to pending list"
+"""How a daemon ends its line of a new client that does not get a server yet."""
 
 MOST = 64 * 2**10
 """Bytes of news that are read at once; of more, only the end."""
@@ -66,3 +69,9 @@ class LogReader:
 def fault_in(lines: list[str]) -> str | None:
     """Return the line that tells of a fatal error, if there is one."""
     return next((line for line in lines if any(sign in line for sign in SIGNS)), None)
+
+
+def is_pending(path: Path, pid: int) -> bool:
+    """Say whether the last that a daemon's log tells of a client is that it has to wait."""
+    told = [it for it in LogReader(path, old=True).news() if it.startswith(f"NEW CLIENT {pid} ")]
+    return bool(told) and PENDING in told[-1]

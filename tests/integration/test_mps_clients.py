@@ -92,9 +92,9 @@ def test_one_that_is_no_client_has_no_cap_and_is_told_so(desk: MpsBench) -> None
     desk.broker.changes(desk.me)
     now = look(desk, kernel)
     assert verified(now) == (False, None)
-    assert now.reason is not None and now.reason.startswith("The cap on GPU 0 is not kept.")
+    assert now.reason is not None and now.reason.startswith("Cap not enforced on GPU 0.")
     assert "before MPS was set up" in now.reason and "Restart" in now.reason
-    assert now.grants[0].limits.memory.reason.startswith("The cap on GPU 0 is not kept.")
+    assert now.grants[0].limits.memory.reason.startswith("Cap not enforced on GPU 0.")
     event = desk.broker.changes(desk.me)
     assert event is not None and [it.id for it in event.environments] == [kernel.id]
     clients(desk, kernel.process.pid)
@@ -132,6 +132,10 @@ def test_a_child_with_other_variables_is_found(desk: MpsBench) -> None:
     desk.source.devices[0].processes = []
     use(desk, right.pid)
     assert "has our CUDA_MPS_PIPE_DIRECTORY" in (look(desk, kernel).reason or "")
+    with (desk.daemon(0).logs / "control.log").open("a") as log:
+        told = f"NEW CLIENT {right.pid} from user 0: Server is not ready, push client to pending"
+        log.write(f"[2026-01-02 03:04:05.678 Control 70] {told} list\n")
+    assert "on its pending list" in (look(desk, kernel).reason or "")
 
 
 def test_more_processes_than_planned_are_warned_of(desk: MpsBench) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from genv_jupyter.isolation.mps_log import MOST, SIGNS, LogReader, fault_in
+from genv_jupyter.isolation.mps_log import MOST, PENDING, SIGNS, LogReader, fault_in, is_pending
 from tests.debian import unpacked
 
 STAMP = "[2026-01-02 03:04:05.678 Server 4711]"
@@ -18,6 +18,7 @@ def test_nvidias_programs_say_these_lines() -> None:
     server, daemon = library.read_bytes(), control.read_bytes()
     assert all(sign.encode() in server for sign in SIGNS[:2])
     assert SIGNS[2].encode() in daemon
+    assert b"NEW CLIENT %d from user %d" in daemon and PENDING.encode() in daemon
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,13 @@ def test_of_very_much_the_end_is_read(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(f"{STAMP} first\n" + "x" * 100 * MOST + f"\n{STAMP} {SIGNS[0]}\n")
     assert LogReader(log, old=True).news()[-1] == SIGNS[0]
+
+
+def test_a_client_that_has_to_wait_is_told_from_one_that_has_its_server(tmp_path: Path) -> None:
+    log, new = tmp_path / "control.log", "[2026-01-02 03:04:05.678 Control 70] NEW CLIENT"
+    assert not is_pending(log, 4711)
+    log.write_text(f"{new} 4711 from user 0: Server is not ready, {PENDING}\n")
+    assert is_pending(log, 4711) and not is_pending(log, 471)
+    with log.open("a") as file:
+        file.write(f"{new} 4711 from user 0: Server already exists\n")
+    assert not is_pending(log, 4711)
