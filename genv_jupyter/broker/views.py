@@ -11,9 +11,9 @@ import msgspec
 from genv_jupyter import __version__
 from genv_jupyter.broker import crowds, leases, mps
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.discretion import seen
 from genv_jupyter.broker.line import asked_by
+from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.broker.sensors import sensors_of
 from genv_jupyter.broker.witness import reason_of
 from genv_jupyter.isolation.environ import Cap, environ_of, limits_of
