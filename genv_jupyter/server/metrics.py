@@ -141,6 +141,39 @@ def _devices(devices: tuple[Device, ...]) -> Iterator[Metric]:
             [device.external_memory for device in devices],
         ),
         (
+            "genv_gpu_memory_environments_bytes",
+            "Memory in use by processes of environments.",
+            [device.environments_memory for device in devices],
+        ),
+        (
+            "genv_gpu_memory_unattributed_bytes",
+            "Memory in use that no visible process explains.",
+            [device.unattributed_memory for device in devices],
+        ),
+        (
+            "genv_gpu_temperature_celsius",
+            "Temperature of the device.",
+            [device.temperature for device in devices],
+        ),
+        (
+            "genv_gpu_power_watts",
+            "Power that the device takes.",
+            [None if it.power is None else it.power / 1000 for it in devices],
+        ),
+        (
+            "genv_gpu_uncorrected_memory_errors",
+            "Memory errors that could not be corrected since the driver was loaded.",
+            [device.ecc_errors for device in devices],
+        ),
+        (
+            "genv_gpu_memory_utilization_ratio",
+            "Part of the time in which memory of the device was read or written, 0 to 1.",
+            [
+                None if it.memory_utilization is None else it.memory_utilization / 100
+                for it in devices
+            ],
+        ),
+        (
             "genv_gpu_utilization_ratio",
             "Part of the time in which the device computed, 0 to 1.",
             [None if it.utilization is None else it.utilization / 100 for it in devices],

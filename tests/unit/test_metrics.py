@@ -116,3 +116,24 @@ def test_the_dashboard_has_only_metrics_that_exist(metrics: Metrics) -> None:
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} <= exist
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_sensors_are_told_in_base_units_and_left_out_where_a_card_has_none(
+    metrics: Metrics,
+) -> None:
+    warm = msgspec.structs.replace(
+        device(0), temperature=61, power=212_500, memory_utilization=40, ecc_errors=2
+    )
+    metrics.hub.publish(Event(revision=1, snapshot=True, devices=(warm, device(1))))
+    labels = {"uuid": UUIDS[0], "index": "0"}
+    found = {
+        name: metrics.registry.get_sample_value(f"genv_gpu_{name}", labels)
+        for name in ("temperature_celsius", "power_watts", "memory_utilization_ratio")
+    }
+    assert found == {
+        "temperature_celsius": 61,
+        "power_watts": 212.5,
+        "memory_utilization_ratio": 0.4,
+    }
+    assert told(metrics).count("genv_gpu_temperature_celsius{") == 1
+    assert told(metrics).count("genv_gpu_uncorrected_memory_errors{") == 1
