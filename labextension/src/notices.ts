@@ -50,7 +50,10 @@ export class Notices {
   ) {}
 
   /** Show what is new, change what has changed, take away what is over. */
-  look(notices: readonly INotice[]): void {
+  look(
+    notices: readonly INotice[],
+    nameOf: (environment: string) => string | null = () => null
+  ): void {
     const standing = new Set(notices.map(({ id }) => id));
     for (const [notice, { id }] of this._shown) {
       if (!standing.has(notice)) {
@@ -59,7 +62,8 @@ export class Notices {
       }
     }
     for (const notice of notices) {
-      const text = textOf(notice);
+      const name = notice.environment && nameOf(notice.environment);
+      const text = name ? `${name}: ${textOf(notice)}` : textOf(notice);
       const said = `${notice.level} ${text} ${notice.actions.join()}`;
       const old = this._shown.get(notice.id);
       if (old?.said === said) {

@@ -79,6 +79,11 @@ it('what says something else is changed in place', () => {
   expect(shown()[0].message).toContain('31 min');
 });
 
+it('whose it is is said first, where that is known', () => {
+  notices.look([notice()], () => 'llm.ipynb');
+  expect(shown()[0].message).toBe('llm.ipynb: Idle for 30 min. Say keep.');
+});
+
 it('what is over goes', () => {
   notices.look([notice(), notice({ id: 'notice-2' })]);
   notices.look([notice({ id: 'notice-2' })]);

@@ -11,6 +11,8 @@ import { CommandIDs, IGpu } from '../tokens';
 import { parseWanted } from '../wanted';
 
 const RANK = 50;
+/** Cards of notebooks have a picture, and no icon. */
+const ICON = `data:image/svg+xml,${encodeURIComponent(gpuIcon.svgstr)}`;
 /** Milliseconds for which the environment of a new kernel is waited for. */
 const PATIENCE = 30_000;
 const ARGS = {
@@ -97,6 +99,7 @@ export const launcher: JupyterFrontEndPlugin<void> = {
             ? cards.add({
                 command: CommandIDs.create,
                 args: { wanted: now },
+                kernelIconUrl: ICON,
                 category: trans.__('Notebook'),
                 rank: RANK
               })

@@ -14,7 +14,10 @@ export const notifications: JupyterFrontEndPlugin<void> = {
     const act: Act = (notice, action) => void actions.answer(notice, action);
     const notices = new Notices(Notification, act, trans);
     const look = () =>
-      notices.look(settings.choices.notifications ? store.state.notices : []);
+      notices.look(
+        settings.choices.notifications ? store.state.notices : [],
+        id => store.state.environments.get(id)?.name ?? null
+      );
     store.changed.connect(look);
     settings.changed.connect(look);
     Notification.manager.changed.connect((_, change) => {

@@ -3,6 +3,7 @@ import type { IGpu } from '../tokens';
 import { GpuPanel } from './panel';
 
 const GAP = 4;
+const WIDTH = 340;
 
 export interface IPopoverOptions {
   /** Whether only the notebook in front is spoken of. */
@@ -46,7 +47,9 @@ export class GpuPopover {
     const box = anchor?.getBoundingClientRect();
     const right = box ? document.body.clientWidth - box.right : GAP;
     node.style.top = `${(box?.bottom ?? 0) + GAP}px`;
-    node.style.right = `${Math.max(GAP, right)}px`;
+    // Never beyond the left edge, whatever becomes of the window while it is open.
+    node.style.right = `clamp(${GAP}px, ${right}px, 100vw - ${GAP}px - min(${WIDTH}px, 100vw - ${2 * GAP}px))`;
+    node.style.width = `min(${WIDTH}px, 100vw - ${2 * GAP}px)`;
     node.style.maxHeight = `calc(100vh - ${(box?.bottom ?? 0) + 3 * GAP}px)`;
     document.addEventListener('keydown', this.onKey, true);
     document.addEventListener('pointerdown', this.onPointer, true);
@@ -75,7 +78,11 @@ export class GpuPopover {
   private close(): void {
     document.removeEventListener('keydown', this.onKey, true);
     document.removeEventListener('pointerdown', this.onPointer, true);
-    const focused = this._panel?.node.contains(document.activeElement);
+    const { activeElement } = document;
+    // Of a button that was pressed and is gone the focus is with nobody.
+    const focused =
+      activeElement === document.body ||
+      this._panel?.node.contains(activeElement);
     this._panel?.dispose();
     this._panel = null;
     if (focused) {
