@@ -53,7 +53,7 @@ class Attribution:
         self._starts: dict[int, int | None] = {}
         self._names: dict[Identity, tuple[str | None, int | None]] = {}
         self._family: dict[int, str] = {}
-        self._cgroups: dict[str, tuple[Identity, str | None]] = {}
+        self._cgroups: dict[str, tuple[tuple[int, int, int], str | None]] = {}
 
     # -- one reading ----------------------------------------------------------------------------
 
@@ -146,12 +146,12 @@ class Attribution:
         return row.server is None and not processes.alive(row.pid, row.start)
 
     def _look_at_cgroups(self) -> None:
-        """Note which environments have a cgroup of their own, once for each process of theirs."""
+        """Note the cgroup of each environment, anew when something was done about it."""
         before, now = self._cgroups, {}
         for row in self.books.environments.values():
             if row.pid is None or row.start is None:
                 continue
-            who = row.pid, row.start
+            who = row.pid, row.start, row.revision
             kept = before.get(row.id)
             fresh = kept is None or kept[0] != who
             now[row.id] = (who, processes.cgroup(row.pid)) if fresh or kept is None else kept
