@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import subprocess
@@ -25,6 +26,7 @@ DATA = f"{NAME}.data/data"
 EXTENSION = f"{DATA}/share/jupyter/labextensions/genv-jupyter"
 TOKEN = "a-token-of-this-test"
 CHROMIUM = "/usr/bin/chromium"
+MOST_FETCHED = 200_000
 
 
 def sources() -> set[str]:
@@ -61,6 +63,20 @@ def test_wheel_brings_its_data_files_once(archives: Archives) -> None:
     assert "jupyter-gpu" in entry_points
     bundles = [name for name in names if re.search(r"/remoteEntry\.\w+\.js$", name)]
     assert bundles == [f"{EXTENSION}/{package['jupyterlab']['_build']['load']}"]
+
+
+def test_what_browsers_fetch_of_us_is_small(archives: Archives) -> None:
+    """Compressed as servers send it; what JupyterLab shares is not in it."""
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        static = [name for name in wheel.namelist() if name.startswith(f"{EXTENSION}/static/")]
+        fetched = {
+            name: len(gzip.compress(wheel.read(name)))
+            for name in static
+            if name.endswith((".js", ".css"))
+        }
+    assert sum(fetched.values()) > 20_000, "the front end is in it"
+    assert sum(fetched.values()) <= MOST_FETCHED, fetched
+    assert not [name for name in static if name.endswith(".map")], "it was built for release"
 
 
 def test_sdist_builds_without_node_and_carries_the_front_end(archives: Archives) -> None:
