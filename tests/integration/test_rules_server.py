@@ -1,0 +1,95 @@
+"""The rules with a real Jupyter server, which does to its kernels what the broker wants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakedriver.driver import FakeDriver
+from tests.fakedriver.fixtures import driver, fake_driver
+from tests.integration.servers import Server, another_process, attach, eventually
+from tests.integration.test_server_cuda import INITIALIZE
+
+__all__ = ["driver", "fake_driver"]
+
+GREEDY = f"""{INITIALIZE}
+cuda.cuCtxSetCurrent(context)
+error, _ = cuda.cuMemAlloc(6 * 2**30)
+assert int(error) == 0
+import time
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+QUICK = {"cap_slack": 0, "patience": 0, "cap_grace": 0, "idle_after": 1, "idle_grace": 1}
+
+
+@pytest.fixture
+def rules(request: pytest.FixtureRequest, jp_config_dir: Path) -> None:
+    """Configure the broker that the server is about to start; comes before ``server``."""
+    text = json.dumps({"Rules": {**QUICK, **request.param}})
+    (jp_config_dir / "jupyter_genv_config.json").write_text(text)
+
+
+async def ended(server: Server) -> dict[str, Any]:
+    """Wait until the owner is told of what was done."""
+
+    async def look() -> dict[str, Any] | None:
+        answer = await server.gpu("GET", "notices")
+        found = [it for it in answer.json if it["kind"] == "ended"]
+        return found[0] if found else None
+
+    return dict(await eventually(look, "the owner is told"))
+
+
+@pytest.mark.parametrize("rules", [{"idle": "act"}], indirect=True)
+async def test_an_idle_kernel_with_cuda_is_restarted_and_its_device_is_free(
+    driver: FakeDriver, rules: None, server: Server
+) -> None:
+    kernel = await server.start_kernel()
+    before = await attach(server, kernel, {"gpus": 1})
+    async with server.talk(kernel) as talk:
+        assert (await talk.run(INITIALIZE))["status"] == "ok"
+    after = await another_process(server, kernel, before["pid"])
+    assert (await ended(server))["environment"] == kernel
+
+    async def free() -> bool:
+        return (await server.environment(kernel))["grants"] == []
+
+    await eventually(free, "nothing is held any more")
+    assert after["id"] == kernel
+    assert await server.evaluate(kernel, "'cuda' in globals()") == "False"
+
+
+@pytest.mark.parametrize("rules", [{"idle": "act", "idle_action": "shutdown"}], indirect=True)
+async def test_an_idle_kernel_is_shut_down(driver: FakeDriver, rules: None, server: Server) -> None:
+    kernel = await server.start_kernel()
+    await attach(server, kernel, {"gpus": 1})
+
+    async def gone() -> bool:
+        return (await server.call("GET", "api", "kernels", kernel)).status == 404
+
+    await eventually(gone, "the kernel is shut down")
+    notice = await ended(server)
+    assert "is shut down (idle)" in notice["message"] and notice["environment"] == kernel
+    assert (await server.gpu("GET", f"environments/{kernel}")).status == 404
+
+
+@pytest.mark.parametrize("rules", [{"cap": "act", "pause": 2}], indirect=True)
+async def test_a_kernel_over_the_cap_is_interrupted_then_ended_and_comes_back_with_its_grant(
+    driver: FakeDriver, rules: None, server: Server
+) -> None:
+    kernel = await server.start_kernel()
+    before = await attach(server, kernel, {"memory": "4G", "mps": "off"})
+    async with server.talk(kernel) as talk:
+        # What the cell holds stays when it is interrupted: the process has to go.
+        reply = await talk.run(GREEDY)
+        assert reply["status"] == "ok", "the interrupt has reached the cell, and it went on"
+    notice = await ended(server)
+    assert f"Process {before['pid']}" in notice["message"] and "(cap)" in notice["message"]
+    after = await another_process(server, kernel, before["pid"])
+    assert [it["device"] for it in after["grants"]] == [it["device"] for it in before["grants"]]
