@@ -213,7 +213,7 @@ def main(*, config: Path | None, path: str, state: Path) -> int:
     try:
         settings = reread()
         sock = systemd.handed_over() or _listen(Path(path))
-        broker, held = _open(state, settings)
+        broker, held = _open(state, settings, Path(path).parent)
     except GpuError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -239,8 +239,11 @@ def _ready(path: str) -> None:
     log.info("ready")
 
 
-def _open(state: Path, settings: BrokerConfig) -> tuple[Broker, int]:
-    """Open ledger, records and devices; return also what holds the directory."""
+def _open(state: Path, settings: BrokerConfig, room: Path) -> tuple[Broker, int]:
+    """Open ledger, records and devices; return also what holds the directory.
+
+    Users get through to ``room``: the MPS daemons that are run as them are in it.
+    """
     simulate = os.environ.get("GENV_JUPYTER_SIMULATE", "")
     top = directories.stays(directories.private(state))
     directory = directories.live_within(top, simulate)
@@ -258,6 +261,7 @@ def _open(state: Path, settings: BrokerConfig) -> tuple[Broker, int]:
         LiveLedger(directory / "ledger.sqlite"),
         open_source(simulate),
         records=records,
+        mps=room / "mps",
         config=settings,
     )
     broker.core.notices.extend(notices)

@@ -142,8 +142,7 @@ class ControlDaemon:
                 f"({_LONGEST_PATH} bytes): set GENV_JUPYTER_HOME to a shorter one"
             )
         try:
-            # Others must get through to what is theirs in there, and see nothing of it.
-            self.directory.parent.mkdir(mode=0o700 if os.getuid() else 0o711, exist_ok=True)
+            self._make_room()
             # The daemon would make it itself, writable by everyone.
             if not os.path.lexists(self.directory):
                 self._make()
@@ -155,6 +154,14 @@ class ControlDaemon:
                     raise MpsError(f"others may enter {directory}")
         except OSError as error:
             raise MpsError(f"its directory cannot be made: {error}") from error
+
+    def _make_room(self) -> None:
+        """Make the directory above: users must get through it, and see nothing of each other."""
+        room = self.directory.parent
+        if not room.is_dir():
+            room.mkdir(mode=0o700, exist_ok=True)
+            if os.getuid() == 0:
+                room.chmod(0o711)
 
     def _make(self) -> None:
         """Make both directories, in one step: its user gets them when all of it is there."""

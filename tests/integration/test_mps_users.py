@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from genv_jupyter.broker import host
+from genv_jupyter.broker.config import BrokerConfig
+from genv_jupyter.isolation.environ import MPS_MEMORY, MPS_PIPE, MPS_THREADS
 from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import ControlDaemon, MpsError
+from genv_jupyter.model import Environment, NewEnvironment, Principal, Request
 from tests.debian import unpacked
+from tests.integration.mps_bench import MpsBench
 from tests.integration.test_mps_daemons import GIB, Clock, Needs, ensure, needs
 
 pytestmark = pytest.mark.skipif(
@@ -47,6 +52,20 @@ def make(place: Path) -> Iterator[Make]:
     keeper = one()
     for post in (OURS, THEIRS, OTHERS):
         pid = keeper.control(post).pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def desk(place: Path) -> Iterator[MpsBench]:
+    """A broker that is root's, and serves others too."""
+    program = shutil.copy(unpacked("nvidia-cuda-mps") / "usr/bin/nvidia-cuda-mps-control", place)
+    (place / "broker").mkdir(mode=0o711)
+    made = MpsBench(place / "broker", str(program))
+    yield made
+    made.close()
+    for uid in (4711, 4712):
+        pid = made.daemons.control(Post(made.device(0), uid)).pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
 
@@ -83,6 +102,15 @@ def test_each_user_of_a_device_has_a_daemon(make: Make) -> None:
             assert (found.st_uid, found.st_mode & 0o777) == (post.uid, 0o700)
         groups = Path(f"/proc/{daemon.pid()}/status").read_text().split("Groups:")[1]
         assert groups.splitlines()[0].strip() == "", "none of root's groups"
+
+
+def test_whatever_the_umask_users_get_through_to_their_own(make: Make, place: Path) -> None:
+    before = os.umask(0o077)  # as the daemon of a host has it
+    try:
+        daemon = ensure(make(), THEIRS, GIB)
+    finally:
+        os.umask(before)
+    assert daemon.healthy() and daemon.directory.parent.stat().st_mode & 0o777 == 0o711
 
 
 def test_its_user_reaches_it_and_nobody_else(make: Make, place: Path) -> None:
@@ -147,3 +175,62 @@ def test_what_a_user_puts_in_the_place_of_a_log_is_not_read(make: Make, place: P
     (daemon.logs / "control.log").unlink()
     (daemon.logs / "control.log").symlink_to(secret)
     assert "root" not in daemon.last_words()
+
+
+def attach(desk: MpsBench, uid: int, request: Request) -> Environment:
+    """Attach for a user who is not the broker's."""
+    who = Principal(realm="local", id=str(uid), name=f"user {uid}")
+    sleeper = subprocess.Popen(["sleep", "600"], user=uid)
+    desk.children.append(sleeper)
+    made = desk.broker.create(who, NewEnvironment(kind="command", pid=sleeper.pid))
+    desk.broker.attach(who, made.id, request, cuda="not_initialized", peer_pid=sleeper.pid)
+    return desk.broker.environment(who, made.id)
+
+
+def test_two_users_on_a_device_have_daemons_of_their_own_and_no_ceilings(desk: MpsBench) -> None:
+    share = Request(devices=("0",), fraction=0.25)
+    one = attach(desk, 4711, share)
+    assert one.environ is not None and one.environ[MPS_THREADS] == "25"
+    other = attach(desk, 4712, share)
+    pipes = set()
+    for uid, environment in ((4711, one), (4712, other)):
+        who = Principal(realm="local", id=str(uid), name="")
+        now = desk.broker.environment(who, environment.id)
+        assert now.environ is not None and now.environ[MPS_THREADS] is None
+        assert now.environ[MPS_MEMORY] == f"0={6 * 1024}M"
+        pipes.add(now.environ[MPS_PIPE])
+        (grant,) = now.grants
+        assert "Another user works on this device too" in grant.limits.memory.reason
+        assert grant.limits.compute.strength == "none"
+        pid = desk.daemons.control(Post(desk.device(0), uid)).pid()
+        assert pid is not None and uid_of(pid) == uid
+    assert len(pipes) == 2
+    desk.end(desk.children[-1])
+    desk.tick()
+    alone = desk.broker.environment(Principal(realm="local", id="4711", name=""), one.id)
+    assert alone.environ is not None and alone.environ[MPS_THREADS] == "25"
+
+
+def test_a_whole_device_ends_the_idle_daemons_of_all(desk: MpsBench) -> None:
+    for uid in (4711, 4712):
+        attach(desk, uid, Request(devices=("0",), memory="1GiB"))
+        desk.end(desk.children[-1])
+    desk.tick()
+    daemons = [desk.daemons.control(Post(desk.device(0), uid)) for uid in (4711, 4712)]
+    assert all(daemon.pid() for daemon in daemons)
+    attach(desk, 4711, Request(devices=("0",)))
+    assert not any(daemon.pid() for daemon in daemons)
+
+
+def test_the_daemon_of_a_host_has_them_where_users_get_through(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENV_JUPYTER_SIMULATE", "1x24GiB")
+    (place / "state").mkdir(mode=0o700)
+    broker, held = host._open(place / "state", BrokerConfig(), place)
+    try:
+        daemons = broker.core.mps.daemons
+        assert daemons is not None and daemons.directory == place / "mps"
+    finally:
+        broker.close()
+        os.close(held)
