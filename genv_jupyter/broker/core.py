@@ -121,6 +121,7 @@ class Core:
         self._read_at = float("-inf")
         self._pools: dict[str | None, Pool] = {}
         self._told: dict[str, DeviceUsage] = {}
+        self._clients: dict[str, dict[int, int]] = {}
 
     # -- who and what ---------------------------------------------------------------------------
 
@@ -249,14 +250,17 @@ class Core:
             return
         self._read_at = self._last_ended = ended
         self._slow = ended - began > SLOW
-        if inventory == self.inventory and not any(d.processes for d in inventory.devices):
+        clients = self.mps.clients()
+        same = not clients and clients == self._clients and inventory == self.inventory
+        if same and not any(d.processes for d in inventory.devices):
             self._miss()
             self._measure(began)
             return
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
             self._pools.clear()
         self.inventory = inventory
-        self.usage = join(self.attribution, inventory, lambda pid: self.mps.owns(pid))
+        self._clients = clients
+        self.usage = join(self.attribution, inventory, lambda pid: self.mps.owns(pid), clients)
         self.processes = {}
         for usage in self.usage.values():
             for environment, seen in usage.own.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from genv_jupyter import slots
 from genv_jupyter.broker import faults
 from genv_jupyter.broker.faults import Faults
+from genv_jupyter.broker.mps_clients import Unlisted
 from genv_jupyter.broker.posts import post_of, uid_of
 from genv_jupyter.broker.witness import Verdict, Witness
 from genv_jupyter.demand import Demand
@@ -57,6 +58,7 @@ class Mps:
         self.daemons = daemons
         self.witness = None if daemons is None else Witness(daemons)
         self.faults = None if self.witness is None else Faults(self.witness.daemons, self.witness)
+        self.unlisted = None if daemons is None else Unlisted(daemons)
         self.preparing: dict[str, Need] = {}
 
     @property
@@ -91,6 +93,12 @@ class Mps:
             self.witness.look(core, lock)
         if self.faults is not None:
             self.faults.look(core, lock)
+        if self.unlisted is not None:
+            self.unlisted.look(core, lock)
+
+    def clients(self) -> dict[str, dict[int, int]]:
+        """Return clients (pid and start, by device) that the driver may not list."""
+        return {} if self.unlisted is None else self.unlisted.found
 
     def verdict(self, grant: GrantRow) -> Verdict | None:
         """Return what was seen of the processes of a grant; ``None`` where none was."""

@@ -5,12 +5,14 @@ What cannot be proved to belong to an environment is external: it counts, and is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
 from genv_jupyter.broker.attribution import Attribution as Attribution
 from genv_jupyter.devices.source import DeviceReading, Inventory, ProcessReading
+from genv_jupyter.isolation import processes
 from genv_jupyter.model import Process
 
 UNEXPLAINED = 100 * 2**20
@@ -73,17 +75,53 @@ class DeviceUsage(Struct):
         )
 
     @property
+    def listed(self) -> bool:
+        """Whether the driver lists any process of an environment here."""
+        pids = {process.pid for process in self.reading.processes or ()}
+        return any(process.pid in pids for them in self.own.values() for process in them)
+
+    @property
     def environments(self) -> int | None:
         """Bytes that all environments together are known to use."""
         return sum(map(self.used_by, self.own)) if self.known else None
 
 
 def join(
-    attribution: Attribution, inventory: Inventory, ours: Callable[[int], bool]
+    attribution: Attribution,
+    inventory: Inventory,
+    ours: Callable[[int], bool],
+    clients: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> dict[str, DeviceUsage]:
-    """Attribute every process of a reading; ``ours`` are the MPS servers of the broker."""
+    """Attribute every process of a reading.
+
+    ``ours`` are the MPS servers of the broker. ``clients`` are processes (pid and start, by device)
+    that are known to be there whether the driver lists them or not.
+    """
     attribution.begin(process.pid for device in inventory.devices for process in _listed(device))
-    return {device.uuid: _device(attribution, device, ours) for device in inventory.devices}
+    found = {}
+    for device in inventory.devices:
+        usage = found[device.uuid] = _device(attribution, device, ours)
+        _add_clients(attribution, usage, clients.get(device.uuid, {}))
+    return found
+
+
+def _add_clients(attribution: Attribution, usage: DeviceUsage, clients: Mapping[int, int]) -> None:
+    """Add the clients of MPS that the driver has left out; what they hold is unknown."""
+    listed = {process.pid for process in _listed(usage.reading)}
+    for pid, start in clients.items():
+        if pid in listed or not processes.alive(pid, start):
+            continue
+        environment = attribution.environment_of(pid)
+        if environment is not None:
+            usage.own.setdefault(environment, []).append(
+                Process(
+                    pid=pid,
+                    start=start,
+                    device=usage.reading.uuid,
+                    memory=None,
+                    name=processes.command(pid),
+                )
+            )
 
 
 def _listed(device: DeviceReading) -> Iterable[ProcessReading]:

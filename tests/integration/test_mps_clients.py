@@ -201,3 +201,22 @@ def test_a_daemon_that_is_gone_keeps_nobody_from_leaving(desk: MpsBench) -> None
     kernel.attach(PART)
     desk.daemon(0).quit()
     assert desk.broker.leave(desk.me, kernel.id) == kernel.now
+
+
+def test_client_that_the_driver_does_not_list_is_known_to_be_there(desk: MpsBench) -> None:
+    kernel = desk.kernel()
+    kernel.attach(PART)
+    worker, stranger = child(desk, kernel), desk.process()
+    clients(desk, worker.pid, stranger.pid)
+    look(desk, kernel)
+    environment = look(desk, kernel)
+    assert [(it.pid, it.memory) for it in environment.processes or ()] == [(worker.pid, None)]
+    (usage,) = desk.broker.usage(desk.me, kernel.id).grants
+    assert usage.memory_used is None, "how much is unknown, and not nothing"
+    use(desk, worker.pid)
+    environment = look(desk, kernel)
+    assert [(it.pid, it.memory) for it in environment.processes or ()] == [(worker.pid, GIB)]
+    desk.end(worker)
+    desk.source.devices[0].processes = []
+    look(desk, kernel)
+    assert look(desk, kernel).processes == ()
