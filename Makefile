@@ -57,9 +57,14 @@ bench: $(STAMPS)/test
 	python benchmarks/sidebar.py
 	python benchmarks/sampling.py
 
+# The pictures of the documentation, and the tests that take them.
+PICTURES := sidebar=story-1-shared-light popover=popover-light notification=toast-lease-notebook \
+  history=history-device-light
+
 screenshots: $(STAMPS)/test
-	pytest tests/browser
-	cp .artifacts/screenshots/story-1-shared-light.png docs/images/sidebar.png
+	pytest tests/browser/test_story.py tests/browser/test_around.py tests/browser/test_history.py
+	$(foreach one,$(PICTURES),cp .artifacts/screenshots/$(lastword $(subst =, ,$(one))).png \
+	  docs/images/$(firstword $(subst =, ,$(one))).png;)
 
 wheel: $(STAMPS)/labextension
 	pip install -q build

@@ -180,3 +180,11 @@ def test_map_in_contributing_leads_to_modules() -> None:
     named = {name for row in rows for name in re.findall(r"`([\w/]+\.(?:py|ts))`", row)}
     missing = [name for name in named if not any((place / name).is_file() for place in places)]
     assert len(rows) > 10 and missing == []
+
+
+def test_pictures_are_those_that_a_script_takes() -> None:
+    shown = {Path(name).stem for _, name in named(r"\]\(images/([\w.-]+)\)")}
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    (made,) = re.findall(r"^PICTURES := (.+)$", makefile, re.M)
+    assert shown == {one.partition("=")[0] for one in made.split()}
+    assert {path.stem for path in (ROOT / "docs/images").iterdir()} == shown
