@@ -249,7 +249,7 @@ def _facts(core: Core, row: EnvironmentRow, part: Placed) -> Facts:
     usage, uid = core.usage.get(part.device), uid_of(row.owner)
     return Facts(
         foreign=uid is None or os.getuid() not in (0, uid),
-        wsl=_wsl(),
+        wsl="microsoft" in _release().lower(),
         kind=core.books.slots[part.device].kind,
         capability=None if usage is None else usage.reading.capability,
         compute_mode=None if usage is None else usage.reading.compute_mode,
@@ -258,5 +258,5 @@ def _facts(core: Core, row: EnvironmentRow, part: Placed) -> Facts:
 
 
 @functools.cache
-def _wsl() -> bool:
-    return "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower()
+def _release() -> str:
+    return Path("/proc/sys/kernel/osrelease").read_text()

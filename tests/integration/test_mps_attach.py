@@ -255,6 +255,24 @@ def test_where_the_device_cannot(desk: MpsBench, change: dict[str, object], why:
 
 
 @pytest.mark.parametrize(
+    ("release", "why"),
+    [("6.6.87-microsoft-standard-WSL2\n", "under WSL"), ("6.1.0-28-amd64\n", None)],
+)
+def test_where_the_host_cannot(
+    desk: MpsBench, monkeypatch: pytest.MonkeyPatch, release: str, why: str | None
+) -> None:
+    monkeypatch.setattr("genv_jupyter.broker.mps._release", lambda: release)
+    kernel = desk.kernel()
+    now = kernel.attach(HALF)
+    if why is None:
+        assert strengths(now) == ("driver", "driver")
+    else:
+        assert why in now.grants[0].limits.memory.reason and mps_of(now)[MPS_PIPE] == NO_MPS
+        with pytest.raises(BadRequest, match=why):
+            kernel.attach(ON)
+
+
+@pytest.mark.parametrize(
     ("policy", "request_", "why"),
     [
         (Policy(), Request(fraction=0.5, mps="off"), "as was asked for"),
