@@ -9,6 +9,7 @@ on which way its clock is set: what was seen is counted once, at every level.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -70,16 +71,33 @@ class GrantSums(Struct, kw_only=True):
     idle: int = 0
 
 
+_NAMES: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    kind: (
+        tuple(name for name in kind.__struct_fields__ if not name.endswith(_PEAK)),
+        tuple(name for name in kind.__struct_fields__ if name.endswith(_PEAK)),
+    )
+    for kind in (DeviceSums, GrantSums)
+}
+"""What is added up, and what only the most is kept of."""
+
+
+def grow(kept: Kept, more: Kept) -> None:
+    """Add the sums and maxima of a span to those of another, in place."""
+    sums, peaks = _NAMES[type(kept)]
+    for name in sums:
+        setattr(kept, name, getattr(kept, name) + getattr(more, name))
+    for name in peaks:
+        peak = getattr(more, name)
+        if peak is not None:
+            there = getattr(kept, name)
+            setattr(kept, name, peak if there is None else max(there, peak))
+
+
 def combine(first: Kept, second: Kept) -> Kept:
     """Return the sums and maxima of two spans as those of one."""
-    found: dict[str, Any] = {}
-    for name in first.__struct_fields__:
-        one, two = getattr(first, name), getattr(second, name)
-        if name.endswith(_PEAK):
-            found[name] = max((it for it in (one, two) if it is not None), default=None)
-        else:
-            found[name] = one + two
-    return type(first)(**found)
+    both = copy(first)
+    grow(both, second)
+    return both
 
 
 def coarser(cells: Mapping[tuple[Series, int], Kept], step: int) -> dict[tuple[Series, int], Kept]:
@@ -91,16 +109,20 @@ def coarser(cells: Mapping[tuple[Series, int], Kept], step: int) -> dict[tuple[S
 
 
 def add(cells: dict[tuple[Series, int], Kept], key: tuple[Series, int], sums: Kept) -> None:
-    """Add what was seen to the cell that it belongs to."""
+    """Add what was seen to the cell that it belongs to, which is nobody else's."""
     there = cells.get(key)
-    cells[key] = sums if there is None else combine(there, sums)
+    if there is None:
+        cells[key] = copy(sums)
+    else:
+        grow(there, sums)
 
 
 def total(many: Iterable[Kept], empty: Kept) -> Kept:
     """Return the sums and maxima of any number of spans."""
+    whole = copy(empty)
     for sums in many:
-        empty = combine(empty, sums)
-    return empty
+        grow(whole, sums)
+    return whole
 
 
 def mean(total: int, known: int) -> int | None:

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from copy import copy
 
 from genv_jupyter.broker.books import Books
-from genv_jupyter.broker.discretion import label_of
+from genv_jupyter.broker.stretches import GrantCells, Stretches, mib
 from genv_jupyter.broker.usage import DeviceUsage
-from genv_jupyter.broker.usage_view import used_now
 from genv_jupyter.devices.source import DeviceReading
 from genv_jupyter.ledger.records import RecordsLedger
-from genv_jupyter.ledger.rows import GrantRow
-from genv_jupyter.ledger.samples import DeviceSample, GrantSample, Holder, Samples
-from genv_jupyter.rollup import LEVELS, DeviceSums, GrantSums, Kept, Series, add, coarser
-from genv_jupyter.units import WHOLE
+from genv_jupyter.ledger.samples import Cells, Holder
+from genv_jupyter.rollup import DeviceSums, Kept, Series, add
 
 LONGEST_GAP = 5.0
 """Seconds between two readings that still count as seen without a break."""
@@ -28,14 +26,9 @@ LONGEST_GAP = 5.0
 QUIET_SECONDS = 600
 """After which sums are written where nothing happens; elsewhere at the end of each minute."""
 
-IDLE_PERCENT = 1
-"""Up to this utilisation nobody computes: drivers show 1 % for a desktop that stands still."""
-
-MIB = 2**20
 FINEST, MINUTE = 10, 60
 
 DeviceCells = dict[tuple[str, int], DeviceSums]
-GrantCells = dict[tuple[tuple[str, str], int], GrantSums]
 
 
 class History:
@@ -63,9 +56,8 @@ class History:
         self.usable = usable
         self.notices = notices
         self.lock = threading.Lock()
+        self.grants = Stretches(books, usable)
         self._devices: DeviceCells = {}
-        self._grants: GrantCells = {}
-        self._holders: dict[str, Holder] = {}
         self._lively: set[tuple[str, int]] = set()
         self._last: float | None = None
         self._minute: int | None = None
@@ -97,37 +89,32 @@ class History:
     def pending(self) -> tuple[DeviceCells, GrantCells, dict[str, Holder]]:
         """Return what is not yet handed over."""
         with self.lock:
-            return dict(self._devices), dict(self._grants), dict(self._holders)
+            self.grants.settle()
+            # Copies: those here grow on.
+            devices = {key: copy(sums) for key, sums in self._devices.items()}
+            grants = {key: copy(sums) for key, sums in self.grants.cells.items()}
+            return devices, grants, dict(self.grants.holders)
 
     def write(self, now: int, *, whole: bool = False) -> None:
         """Hand over what is complete to the minute; with ``whole`` the minute that runs, too."""
         minute = None if whole else now // MINUTE
         with self.lock:
+            self.grants.settle()
             devices, self._devices = _split(self._devices, minute)
-            grants, self._grants = _split(self._grants, minute)
+            grants, self.grants.cells = _split(self.grants.cells, minute)
             quiet = {key for key in devices if (key[0], key[1] // MINUTE) not in self._lively}
             self._lively = {key for key in self._lively if key[1] == minute}
-            holders, self._holders = tuple(self._holders.values()), {}
+            holders, self.grants.holders = tuple(self.grants.holders.values()), {}
         self._say_lost()
         if not devices:
             return
-        fine = {key: sums for key, sums in devices.items() if whole or key not in quiet}
         self.records.enqueue_samples(
-            Samples(
+            Cells(
                 now=now,
-                devices=tuple(
-                    DeviceSample(step, at, uuid, sums)
-                    for step in LEVELS
-                    for (uuid, at), sums in (
-                        fine if step == FINEST else coarser(devices, step)
-                    ).items()
-                ),
-                grants=tuple(
-                    GrantSample(step, at, environment, uuid, sums)
-                    for step in LEVELS
-                    for ((environment, uuid), at), sums in coarser(grants, step).items()
-                ),
+                devices=devices,
+                grants=grants,
                 holders=holders,
+                quiet=frozenset(() if whole else quiet),
             )
         )
 
@@ -137,7 +124,7 @@ class History:
         sums = DeviceSums(seen=ms)
         if reading.memory_used is not None:
             sums.memory_known, sums.memory_peak = ms, reading.memory_used
-            sums.memory = ms * _mib(reading.memory_used)
+            sums.memory = ms * mib(reading.memory_used)
         if reading.utilization is not None:
             sums.utilization_known, sums.utilization_peak = ms, reading.utilization
             sums.utilization = ms * reading.utilization
@@ -146,43 +133,10 @@ class History:
             sums.temperature = ms * reading.temperature
         if reading.power is not None:
             sums.power_known, sums.power = ms, ms * reading.power
-        grants = self.books.on_device.get(uuid, {}).values()
-        for grant in grants:
-            held = min(ms, round((clock - grant.since) * 1000))
-            if held <= 0 or grant.state == "reserved":
-                continue
-            share = self._share(grant, reading)
-            sums.granted += held * _mib(grant.counted_memory)
-            sums.share += held * share
-            self._grant(grant, device, at, held, share)
-        if grants or reading.utilization or reading.processes:
+        sums.granted, sums.share = self.grants.take(device, at, ms, clock)
+        if self.books.on_device.get(uuid) or reading.utilization or reading.processes:
             self._lively.add((uuid, at // MINUTE))
         add(self._devices, (uuid, at), sums)
-
-    def _grant(self, grant: GrantRow, device: DeviceUsage, at: int, held: int, share: int) -> None:
-        sums = GrantSums(held=held, memory=held * _mib(grant.counted_memory), share=held * share)
-        used = used_now(device, grant.environment)
-        if used is not None:
-            sums.used_known, sums.used, sums.used_peak = held, held * _mib(used), used
-        busy = device.reading.utilization
-        if used == 0 or (busy is not None and (used is not None or busy <= IDLE_PERCENT)):
-            sums.idle_known = held
-            sums.idle = held if used == 0 or (busy or 0) <= IDLE_PERCENT else 0
-        key = (grant.environment, grant.device), at
-        if key not in self._grants:
-            row = self.books.environments[grant.environment]
-            self._holders[row.id] = Holder(
-                environment=row.id, owner=row.owner, user=row.user, name=label_of(row), seen=at
-            )
-        add(self._grants, key, sums)
-
-    def _share(self, grant: GrantRow, reading: DeviceReading) -> int:
-        """Return how much of a device a grant keeps from others: of its memory or its compute."""
-        if grant.counted_exclusive:
-            return WHOLE
-        usable = self.usable(reading)
-        memory = grant.counted_memory * WHOLE // usable if usable else 0
-        return min(WHOLE, max(memory, grant.counted_compute))
 
     def _say_lost(self) -> None:
         """Tell the user once, and keep the number right."""
@@ -195,10 +149,6 @@ class History:
         else:
             self.notices.append(said)
         self._notice = said
-
-
-def _mib(memory: int) -> int:
-    return round(memory / MIB)
 
 
 def _split(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 
-from genv_jupyter.broker.history import FINEST, MIB, MINUTE, History
+from genv_jupyter.broker.history import FINEST, MINUTE, History
+from genv_jupyter.broker.stretches import MIB
 from genv_jupyter.errors import NotYours, Unavailable, UnknownDevice, UnknownEnvironment
 from genv_jupyter.ledger import samples
 from genv_jupyter.ledger.rows import Record

@@ -70,13 +70,12 @@ class Meters:
                 self._load(uuid, device.reading.utilization, steady)
         for uuid in self._loads.keys() - usage.keys():
             del self._loads[uuid]
-        known: set[tuple[str, str]] = set()
-        for grant in grants:
-            key = grant.environment, grant.device
-            known.add(key)
-            self._peak(key, grant, usage.get(grant.device), steady, clock)
-        for key in self._peaks.keys() - known:
-            del self._peaks[key]
+        there = list(grants)
+        for grant in there:
+            self._peak(grant, usage.get(grant.device), steady, clock)
+        if len(self._peaks) > len(there):
+            for key in self._peaks.keys() - {(it.environment, it.device) for it in there}:
+                del self._peaks[key]
 
     def peak(self, grant: GrantRow) -> Peak | None:
         """Return what was seen of a grant; ``None`` before the first reading after it was given."""
@@ -101,16 +100,16 @@ class Meters:
 
     def _peak(
         self,
-        key: tuple[str, str],
         grant: GrantRow,
         usage: DeviceUsage | None,
         steady: float,
         clock: float,
     ) -> None:
+        key = grant.environment, grant.device
         peak = self._peaks.get(key)
         if peak is None or peak.granted != grant.since:
             peak = self._peaks[key] = Peak(grant.since, max(grant.since, clock))
-        own = [] if usage is None else usage.own.get(grant.environment, [])
+        own = None if usage is None or not usage.own else usage.own.get(grant.environment)
         if not own:
             peak.seen = None
             return

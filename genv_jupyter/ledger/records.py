@@ -25,7 +25,7 @@ from genv_jupyter.ledger import quotas, schema
 from genv_jupyter.ledger import samples as history
 from genv_jupyter.ledger.quotas import AuditRow
 from genv_jupyter.ledger.rows import Record
-from genv_jupyter.ledger.samples import Samples
+from genv_jupyter.ledger.samples import Cells, Samples
 from genv_jupyter.ledger.sqlite import open_ledger, unavailable
 
 __all__ = ["Record", "RecordsLedger"]
@@ -68,7 +68,7 @@ class RecordsLedger:
         self.keep = keep
         self._engine: Engine | None = None
         self._lock = threading.Lock()
-        self._queue: queue.Queue[Record | Samples | AuditRow | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[Record | Samples | Cells | AuditRow | None] = queue.Queue(WAITING)
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
         self._lost = 0
@@ -136,14 +136,16 @@ class RecordsLedger:
         except queue.Full:
             self._lost += 1
 
-    def enqueue_samples(self, samples: Samples) -> None:
+    def enqueue_samples(self, samples: Samples | Cells) -> None:
         """Have samples written soon, without waiting and without failing.
 
         Those that find too many waiting are counted in ``lost_samples``, as are those that the
-        disk refuses.
+        disk refuses. What comes while none waits is taken, however much it is: else a host of many
+        environments would have no history at all.
         """
         with self._counting:
-            if self._waiting_samples + len(samples) > WAITING_SAMPLES:
+            waiting = self._waiting_samples
+            if waiting and waiting + len(samples) > WAITING_SAMPLES:
                 self.lost_samples += len(samples)
                 return
             self._waiting_samples += len(samples)
@@ -223,7 +225,7 @@ class RecordsLedger:
                     batch.append(self._queue.get_nowait())
             records = [record for record in batch if isinstance(record, Record)]
             for samples in batch:
-                if isinstance(samples, Samples):
+                if isinstance(samples, Samples | Cells):
                     self._write_samples(samples)
             entries = [entry for entry in batch if isinstance(entry, AuditRow)]
             try:
@@ -241,15 +243,16 @@ class RecordsLedger:
             if None in batch:
                 return
 
-    def _write_samples(self, samples: Samples) -> None:
+    def _write_samples(self, samples: Samples | Cells) -> None:
+        rolled = samples.rolled() if isinstance(samples, Cells) else samples
         try:
-            self.run(lambda connection: history.put(connection, samples))
+            self.run(lambda connection: history.put(connection, rolled))
             self._done(samples, lost=False)
         except Unavailable as error:
             log.warning("%d samples of use could not be kept: %s", len(samples), error)
             self._done(samples, lost=True)
 
-    def _done(self, samples: Samples, *, lost: bool) -> None:
+    def _done(self, samples: Samples | Cells, *, lost: bool) -> None:
         with self._counting:
             self._waiting_samples -= len(samples)
             self.lost_samples += len(samples) if lost else 0

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from genv_jupyter.ledger.schema import device_samples, grant_samples, holders
-from genv_jupyter.rollup import LEVELS, DeviceSums, GrantSums
+from genv_jupyter.rollup import LEVELS, DeviceSums, GrantSums, coarser
 
 Kept = TypeVar("Kept", DeviceSums, GrantSums)
 
@@ -64,6 +64,44 @@ class Samples(Struct, frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.devices) + len(self.grants)
+
+
+class Cells(Struct, frozen=True, kw_only=True):
+    """What was seen, not yet rolled up: whoever saw it has no time for that.
+
+    ``quiet`` are the cells of devices on which nothing happened: of them the finest level is not
+    kept.
+    """
+
+    now: int
+    devices: dict[tuple[str, int], DeviceSums]
+    grants: dict[tuple[tuple[str, str], int], GrantSums]
+    holders: tuple[Holder, ...]
+    quiet: frozenset[tuple[str, int]] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.devices) + len(self.grants)
+
+    def rolled(self) -> Samples:
+        """Return it at every level."""
+        finest = min(LEVELS)
+        loud = {key: sums for key, sums in self.devices.items() if key not in self.quiet}
+        return Samples(
+            now=self.now,
+            devices=tuple(
+                DeviceSample(step, at, uuid, sums)
+                for step in LEVELS
+                for (uuid, at), sums in coarser(
+                    loud if step == finest else self.devices, step
+                ).items()
+            ),
+            grants=tuple(
+                GrantSample(step, at, environment, uuid, sums)
+                for step in LEVELS
+                for ((environment, uuid), at), sums in coarser(self.grants, step).items()
+            ),
+            holders=self.holders,
+        )
 
 
 def put(connection: Connection, samples: Samples, most: int = MOST_ROWS) -> None:

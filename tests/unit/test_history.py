@@ -327,6 +327,10 @@ def test_samples_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     records._queue.join()
     records.enqueue_samples(two)
     assert records.lost_samples == 4, "what was written made room"
+    records._queue.join()
+    many = tuple(DeviceSample(10, at, "a", DeviceSums()) for at in range(0, 50, 10))
+    records.enqueue_samples(Samples(now=100, devices=many))
+    assert records.lost_samples == 4, "of a host that is too large there would be no history"
     records.close()
 
 
