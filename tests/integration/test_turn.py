@@ -225,8 +225,9 @@ def test_broker_killed_twice_neither_loses_the_turn_nor_blocks(server: Server, l
     waiting, _ = begin_waiting(second, log.cell("second"))
     later, _ = begin_waiting(third, log.cell("third"))
     for _ in range(2):
-        os.kill(broker_pid(), signal.SIGKILL)
-        wait_for(listening)  # those who wait have started another
+        killed = broker_pid()
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: listening() and broker_pid() != killed)  # those who wait start another
         time.sleep(2.5)  # more than a new broker waits for those who come back
         assert log.lines == ["first begins"], "there are never two holders"
     log.end("first")
