@@ -116,12 +116,14 @@ const CLOCK = new Intl.DateTimeFormat([], {
   hourCycle: 'h23'
 });
 
+const DAY = new Intl.DateTimeFormat([], { day: 'numeric', month: 'short' });
+
 /** Write a moment on the reader's clock, with the day where it is not today. */
 export function formatClock(since: string, now: number): string {
   const date = new Date(since);
   const time = CLOCK.format(date);
   const today = date.toDateString() === new Date(now).toDateString();
-  return today ? time : `${date.toLocaleDateString()} ${time}`;
+  return today ? time : `${DAY.format(date)} ${time}`;
 }
 
 function trim(value: number): string {

@@ -110,7 +110,7 @@ def _down(route: Route) -> None:
     ("name", "answer", "text"),
     [
         ("disconnected", _away, "The Jupyter server does not answer"),
-        ("forbidden", _forbidden, "You may not see the GPUs of this server"),
+        ("forbidden", _forbidden, "No permission"),
         ("down", _down, "GPUs cannot be shared at present"),
     ],
 )

@@ -1,4 +1,5 @@
 import React, { useEffect, useId, useRef, useState } from 'react';
+import type { IRequest } from '../api/types';
 import { HALF, requestOf, withDevice, type IDraft } from '../draft';
 import { usePreview } from '../preview';
 import { formatMemory, otherUnit } from '../units';
@@ -32,6 +33,10 @@ export function AttachForm(
   // Whoever waits asks for what is not there yet.
   const waits = refused && preview.refusal.taken && !!request?.wait;
   const blocked = refused && !waits;
+  const send = (what: IRequest) => {
+    asked.current = 'sent';
+    props.attach(what);
+  };
   const change = (field: keyof IDraft) => (value: string) =>
     setDraft({ ...draft, [field]: value });
   return (
@@ -42,8 +47,7 @@ export function AttachForm(
       onSubmit={event => {
         event.preventDefault();
         if (request && !blocked) {
-          asked.current = 'sent';
-          props.attach(request);
+          send(request);
         }
       }}
       onKeyDown={event => {
@@ -85,7 +89,7 @@ export function AttachForm(
           <Blocked
             refusal={preview.refusal}
             request={request}
-            actions={props.blocked}
+            actions={{ ...props.blocked, attach: send }}
             trans={trans}
           />
         )}

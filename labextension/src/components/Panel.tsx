@@ -175,7 +175,7 @@ function Way(props: IPanelProps): JSX.Element | null {
         <Message
           title={
             connection.status === FORBIDDEN
-              ? trans.__('You may not see the GPUs of this server')
+              ? trans.__('No permission')
               : trans.__('GPUs cannot be shared at present')
           }
           text={connection.message}
