@@ -14,6 +14,7 @@ from traitlets.config import Config
 
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.rules import enforcer
+from genv_jupyter.broker.rules.breaches import RULES
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.isolation import processes
@@ -24,6 +25,7 @@ from genv_jupyter.notices import Notice
 from tests.unit.brokers import Bench
 
 GRACE, PAUSE = 60, 10
+RULE_KINDS = (*RULES, "ended")
 ME = os.getuid()
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
@@ -109,7 +111,8 @@ class Ruled(Bench):
         device.processes.append(ProcessReading(pid, memory, kind))
 
     def notices(self, *kinds: str) -> list[Notice]:
-        return [it for it in self.broker.notices(self.me) if not kinds or it.kind in kinds]
+        """What the rules tell: other parts tell other things."""
+        return [it for it in self.broker.notices(self.me) if it.kind in (kinds or RULE_KINDS)]
 
     def acted(self) -> list[str]:
         return [it.reason or "" for it in self.records.history() if it.event == enforcer.ACTED]

@@ -160,14 +160,14 @@ def test_use_of_a_device_without_a_grant_is_a_breach_of_whoever_is_there() -> No
 
 def test_outsiders_are_told_of_only_where_they_may_be_acted_upon() -> None:
     theirs = process(3, spared="it belongs to somebody else")
-    assert outside.judge(DEVICE, "GPU 0", [theirs]) is None
-    found = outside.judge(DEVICE, "GPU 0", [theirs, process(4, None, name="train")])
-    assert found is not None and found.key == Key("outside", "", DEVICE)
+    assert outside.judge("local:1000", DEVICE, "GPU 0", [theirs]) is None
+    found = outside.judge("local:1000", DEVICE, "GPU 0", [theirs, process(4, None, name="train")])
+    assert found is not None and found.key == Key("outside", "", DEVICE, "local:1000")
     assert [it.pid for it in found.targets] == [4]
     assert found.said == (
         "GPU 0 is used outside any environment: process 4 (train) with memory unknown."
     )
-    many = outside.judge(DEVICE, "GPU 0", [process(pid) for pid in range(1, 6)])
+    many = outside.judge("local:1000", DEVICE, "GPU 0", [process(pid) for pid in range(1, 6)])
     assert many is not None and many.said.endswith("and 2 more.")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from genv_jupyter.broker.rules import enforcer
 from genv_jupyter.broker.rules.breaches import Key
-from genv_jupyter.model import EnvironmentPatch, Request
+from genv_jupyter.model import EnvironmentPatch, Principal, Request
 from tests.unit.brokers import GIB, HALF, WHOLE, Kernel
 from tests.unit.ruled import (
     CHILD,
@@ -295,6 +295,31 @@ def test_outsiders_that_may_be_somebodys_are_not_ended(
         getattr(desk.proof, why).add(stranger.pid)
     desk.pass_(5 * PAUSE)
     assert not gone(stranger.pid) and desk.acted() == []
+
+
+def test_a_host_acts_for_each_owner_and_never_for_root(
+    ruled: MakeRuled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon of a host has everybody's rights, and uses them on what is each owner's alone."""
+    desk = ruled(outside="act", outside_grace=0)
+    core = desk.broker.core
+    core.kind = "host"
+    alice, root = desk.process(), desk.process()
+    monkeypatch.setattr(
+        core.attribution, "uid_of", lambda pid, start: 1000 if pid == alice.pid else 0
+    )
+    monkeypatch.setattr(desk.proof, "uids", lambda pid: (1000 if pid == alice.pid else 0,) * 4)
+    for process in (alice, root):
+        desk.uses(0, process.pid, GIB)
+    desk.pass_(1)
+    assert alice.wait() == -signal.SIGINT and not gone(root.pid)
+    whose = Principal(realm="local", id="1000", name="alice")
+    (notice,) = desk.broker.notices(whose)
+    assert f"process {alice.pid}" in notice.message
+    assert desk.notices() == [] or desk.me.id == "1000", "nobody else is told"
+    assert {it.owner for it in desk.records.history() if it.event == enforcer.ACTED} == {
+        "local:1000"
+    }
 
 
 # -- idle ------------------------------------------------------------------------------------------

@@ -11,11 +11,15 @@ RULES: tuple[Rule, ...] = ("cap", "foreign_device", "outside", "idle", "lease", 
 
 
 class Key(NamedTuple):
-    """What makes two breaches the same one; the id of no environment is empty, so is no device."""
+    """What makes two breaches the same one; the id of no environment is empty, so is no device.
+
+    ``owner`` is whose it is where it is about no environment.
+    """
 
     rule: Rule
     environment: str
     device: str = ""
+    owner: str = ""
 
 
 class Target(Struct, frozen=True, kw_only=True):

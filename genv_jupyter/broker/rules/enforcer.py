@@ -55,7 +55,7 @@ class Enforcer:
     records
         Where actions are written before they are taken.
     me
-        The uid whose processes may be acted upon.
+        The uid whose processes a user's broker may act upon.
     proof
         What is looked up about a process.
 
@@ -94,7 +94,8 @@ class Enforcer:
 
     def quota_of(self, owner: str) -> Quota | None:
         """Return what an owner may hold."""
-        return None
+        most = self.core.quotas.most(owner)
+        return None if most is None else Quota(devices=most[0], memory=most[1])
 
     def round(self) -> None:
         """Judge the last reading, once, and do what is due; called without the lock."""
@@ -136,7 +137,7 @@ class Enforcer:
                 unsure=self.scene.unsure,
                 served=self.scene.served,
             )
-            self.board.tell(self.rungs, terms, self._row(None, f"local:{self.me}"))
+            self.board.tell(self.rungs, terms)
             return orders
 
     # -- doing it -------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class Enforcer:
     def _take(self, order: Order) -> None:
         with self.lock:
             key = order.breach.key
-            row = self._row(key.environment or None, f"local:{self.me}")
+            row = self._row(key.environment or None, key.owner)
         if order.dry:
             self.core.record(WOULD, row, device=key.device or None, reason=_reason(order))
         elif order.target is None:
@@ -153,7 +154,7 @@ class Enforcer:
             self._process(order, order.target, row)
 
     def _process(self, order: Order, target: Target, row: EnvironmentRow) -> None:
-        doubt = self._doubt(order, target)
+        doubt = self._doubt(order, target, row)
         if doubt is not None:
             log.info("rule %s leaves %s alone: %s", order.breach.key.rule, target, doubt)
             return
@@ -175,15 +176,15 @@ class Enforcer:
         with self.lock:
             return True if target.kernel and kernels.interrupt(self.core, row) else None
 
-    def _doubt(self, order: Order, target: Target) -> str | None:
+    def _doubt(self, order: Order, target: Target, row: EnvironmentRow) -> str | None:
         """Say why a process is not, at this moment, proved to be the one that is meant."""
         pid = target.pid
         if target.spared is not None:
             return target.spared
         if target.start is None or processes.start_of(pid) != target.start:
             return "it has ended"
-        if set(self.proof.uids(pid) or ()) != {self.me}:
-            return "it is not this user's alone"
+        if set(self.proof.uids(pid) or ()) != {self.scene.uid_of(row)}:
+            return "it is not its owner's alone"
         if not self.proof.runs_cuda(pid):
             return "it has no CUDA: the driver may mean another by that number"
         with self.lock:

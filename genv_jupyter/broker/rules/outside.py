@@ -10,8 +10,8 @@ from genv_jupyter.units import format_memory
 HINT = "Start it with `jupyter gpu run`, so that others see what is taken."
 
 
-def judge(device: str, label: str, processes: Sequence[Target]) -> Breach | None:
-    """Judge the processes on a device that are known to belong to no environment.
+def judge(owner: str, device: str, label: str, processes: Sequence[Target]) -> Breach | None:
+    """Judge the processes of one user on a device that are known to belong to no environment.
 
     Of those that are spared nothing is said: they are not the owner's, or no concern of theirs.
     """
@@ -24,7 +24,7 @@ def judge(device: str, label: str, processes: Sequence[Target]) -> Breach | None
     )
     more = f", and {len(targets) - 3} more" if len(targets) > 3 else ""
     return Breach(
-        key=Key("outside", "", device),
+        key=Key("outside", "", device, owner),
         said=f"{label} is used outside any environment: {shown}{more}.",
         hint=HINT,
         targets=targets,

@@ -20,7 +20,7 @@ def spared(
     kind: ProcessKind,
     name: str | None,
     member: bool,
-    me: int,
+    me: int | None,
 ) -> str | None:
     """Say why a process is never acted upon; ``None`` where it may be.
 
@@ -33,7 +33,7 @@ def spared(
     member
         Whether it belongs to an environment: those are their owner's, whoever that is.
     me
-        The uid whose processes this broker may act upon.
+        The uid whose processes may be acted upon there.
     """
     if start is None or uid is None:
         return "it is not to be found here"

@@ -26,7 +26,7 @@ class Scene:
     Parameters
     ----------
     me
-        The uid whose processes may be acted upon.
+        The uid whose processes a user's broker may act upon; a host's acts for each owner.
     quota_of
         Returns what an owner may hold; ``None`` where there is no quota.
     """
@@ -68,6 +68,15 @@ class Scene:
         row = self.core.books.environments.get(environment)
         return row is not None and row.server in self.core.books.servers
 
+    def uid_of(self, row: EnvironmentRow) -> int | None:
+        """Return the uid whose processes may be acted upon in an environment: its owner's."""
+        if self.core.kind == "user":
+            return self.me
+        realm, _, name = row.owner.partition(":")
+        if realm == "local" and name.isdigit():
+            return int(name)
+        return None if row.pid is None else self.core.attribution.uid_of(row.pid, row.start)
+
     # -- on devices -----------------------------------------------------------------------------
 
     def _on_device(self, uuid: str, usage: DeviceUsage, slack: int) -> Iterator[Breach]:
@@ -88,28 +97,32 @@ class Scene:
                 over = cap.judge(environment, uuid, label, most, slack, there)
                 if over is not None:
                     yield over
-        strangers = [
-            Target(
-                pid=it.pid,
+        yield from self._strangers(uuid, label, usage)
+
+    def _strangers(self, uuid: str, label: str, usage: DeviceUsage) -> Iterator[Breach]:
+        """Judge outsiders, those of each user by themselves."""
+        by_owner: dict[str, list[Target]] = {}
+        for it in usage.outside:
+            me = it.uid if self.core.kind == "host" else self.me
+            if it.uid is None or me is None:
+                continue
+            why = spared(
+                uid=it.uid,
                 start=it.start,
-                memory=it.memory,
+                kind=_kind(usage, it.pid),
                 name=it.name,
-                spared=spared(
-                    uid=it.uid,
-                    start=it.start,
-                    kind=_kind(usage, it.pid),
-                    name=it.name,
-                    member=False,
-                    me=self.me,
-                ),
+                member=False,
+                me=me,
             )
-            for it in usage.outside
-        ]
-        found = outside.judge(uuid, label, strangers)
-        if found is not None:
-            yield found
+            target = Target(pid=it.pid, start=it.start, memory=it.memory, name=it.name, spared=why)
+            by_owner.setdefault(f"local:{it.uid}", []).append(target)
+        for owner, targets in by_owner.items():
+            found = outside.judge(owner, uuid, label, targets)
+            if found is not None:
+                yield found
 
     def _own(self, usage: DeviceUsage, row: EnvironmentRow) -> list[Target]:
+        me = self.uid_of(row)
         return [
             Target(
                 pid=it.pid,
@@ -123,7 +136,7 @@ class Scene:
                     kind=_kind(usage, it.pid),
                     name=it.name,
                     member=True,
-                    me=self.me,
+                    me=me,
                 ),
             )
             for it in usage.own.get(row.id, ())

@@ -41,26 +41,21 @@ class Teller:
         self.core = core
         self._told: dict[tuple[str, Rule], EnvironmentRow] = {}
 
-    def tell(
-        self, rungs: Mapping[Key, Rung], terms: Mapping[Rule, Terms], nobody: EnvironmentRow
-    ) -> None:
-        """Put up what is broken, and take down what is over.
-
-        Parameters
-        ----------
-        nobody
-            Whose what belongs to no environment is.
-        """
+    def tell(self, rungs: Mapping[Key, Rung], terms: Mapping[Rule, Terms]) -> None:
+        """Put up what is broken, and take down what is over."""
         groups: dict[tuple[str, Rule], list[Rung]] = {}
         for key, rung in rungs.items():
             if rung.told and key.rule != "lease":  # that is announced before it is over
-                groups.setdefault((key.environment, key.rule), []).append(rung)
+                groups.setdefault((key.environment or key.owner, key.rule), []).append(rung)
         for whom in self._told.keys() - groups.keys():
             self.core.board.withdraw(self._told.pop(whom), whom[1])
-        for (environment, rule), group in groups.items():
-            row = self.core.books.environments.get(environment) if environment else nobody
+        for (whose, rule), group in groups.items():
+            environment = group[0].breach.key.environment
+            row = self.core.books.environments.get(environment)
+            if row is None and not environment:
+                row = EnvironmentRow.nobody(whose)
             if row is not None:
-                self._told[environment, rule] = row
+                self._told[whose, rule] = row
                 self._put_up(row, rule, group, terms[rule])
 
     def ended(self, row: EnvironmentRow, sentence: str | None) -> None:
