@@ -290,12 +290,14 @@ class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Body of ``PUT servers/{id}``: a Jupyter server tells about itself.
 
     ``pool`` is the ``CUDA_VISIBLE_DEVICES`` the server was started with (``None``: not set).
+    ``watched`` says whether anybody looks through it: else it listens for its kernels alone.
     """
 
     pid: int
     version: str
     pool: str | None = None
     name: str | None = None
+    watched: bool = True
 
 
 class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -306,7 +308,8 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     this kernel id. ``previous`` is the kernel whose environment this one takes over. ``pool`` is
     a ``CUDA_VISIBLE_DEVICES`` of the kernelspec, narrowing the server's. ``failure`` says why a
     restart brought no process. ``died`` comes with ``restarting``, if nobody had asked the process
-    to end: its status, negative for a signal. Fields left out (``None``) leave what is known as it is.
+    to end: its status, negative for a signal. Fields left out (``None``) leave what is known as it
+    is.
 
     ``applied`` is how applying the variables of ``revision`` (their ``GENV_JUPYTER_REVISION``)
     went, and ``visible`` the ``CUDA_VISIBLE_DEVICES`` read back in the process afterwards

@@ -77,6 +77,8 @@ class Core:
         Outsiders who came onto devices after they were granted.
     deaths
         Why processes died.
+    unwatched
+        Servers that listen for their kernels alone: nobody looks through them.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Core:
         self._pools: dict[str | None, Pool] = {}
         self._told: dict[str, DeviceUsage] = {}
         self._clients: dict[str, dict[int, int]] = {}
+        self.unwatched: set[str] = set()
 
     # -- who and what ---------------------------------------------------------------------------
 

@@ -73,6 +73,12 @@ class Publisher:
         self.listeners: set[Listener] = set()
         self._nudged = asyncio.Event()
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks: a server without a browser listens for its kernels alone."""
+        unwatched = self.broker.core.unwatched
+        return any(listener.kind[1] not in unwatched for listener in list(self.listeners))
+
     def nudge(self) -> None:
         """Say that something may have changed."""
         self._nudged.set()

@@ -45,6 +45,8 @@ def put_server(core: Core, principal: Principal, server: str, report: ServerRepo
     old = core.books.servers.get(server)
     if old is not None and old.owner != principal.key:
         raise NotYours("A server of that id belongs to somebody else.", hint=_OTHER_ID)
+    core.unwatched &= core.books.servers.keys()
+    (core.unwatched.discard if report.watched else core.unwatched.add)(server)
     row = ServerRow(
         id=server,
         owner=principal.key,

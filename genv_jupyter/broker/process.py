@@ -78,7 +78,7 @@ class Process:
         self.leaving = asyncio.Event()
         self.woken = threading.Event()
         self.turns = TurnDesk(broker)
-        self.pace = Pace(broker, lambda: bool(self.publisher.listeners))
+        self.pace = Pace(broker, lambda: self.publisher.watched)
         self.server = application(self, self.door)
         self.strangers = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -32,9 +33,16 @@ class Listener(Protocol):
 
 
 class Hub:
-    """Keeps the last known state, so that a new listener gets its snapshot without the broker."""
+    """Keeps the last known state, so that a new listener gets its snapshot without the broker.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    on_watch
+        Called with whether anybody listens, when that may have changed.
+    """
+
+    def __init__(self, on_watch: Callable[[bool], None] = lambda watched: None) -> None:
+        self._on_watch = on_watch
         self._listeners: set[Listener] = set()
         self._revision: int | None = None
         self._devices: dict[str, Device] = {}
@@ -65,10 +73,12 @@ class Hub:
         if self._revision is not None and since != self._revision:
             listener.send(_text(self._snapshot(self._revision)))
         self._listeners.add(listener)
+        self._on_watch(True)
 
     def leave(self, listener: Listener) -> None:
         """Forget a listener."""
         self._listeners.discard(listener)
+        self._on_watch(bool(self._listeners))
 
     def lose(self) -> None:
         """The broker is gone: listeners are ended, so that they ask why, and come again."""

@@ -45,7 +45,7 @@ class ServerHost(Host):
     def __init__(self, serverapp: Any, policy: Policy, log: logging.Logger) -> None:
         super().__init__(policy, log)
         self.serverapp = serverapp
-        self.hub = Hub()
+        self.hub = Hub(self.reports.link.watch)
         self.metrics = Metrics(self.hub)
         self.applier = Applier(self.manager_of, self._tell, log)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -63,6 +63,7 @@ class Link:
         self.pool = os.environ.get("CUDA_VISIBLE_DEVICES")
         self.log = log
         self.trouble: GpuError | None = None
+        self.watched = False
         self._resync = resync
         self._on_event = on_event
         self._on_lost = on_lost
@@ -142,6 +143,18 @@ class Link:
 
         return self.submit(job)
 
+    def watch(self, watched: bool) -> None:
+        """Tell the broker whether anybody looks through this server: then it reads often."""
+        if watched == self.watched:
+            return
+        self.watched = watched
+        if self._registered.is_set():
+            self.submit(self._tell_watched)
+
+    def _tell_watched(self) -> None:
+        with contextlib.suppress(GpuError):  # it is told again with the next registration
+            self.register(self.reports)
+
     def register(self, client: Client) -> None:
         """Tell the broker of this process."""
         report = ServerReport(
@@ -149,6 +162,7 @@ class Link:
             version=__version__,
             pool=self.pool,
             name=os.environ.get("JUPYTERHUB_USER"),
+            watched=self.watched,
         )
         client.register_server(self.id, report)
 

@@ -39,8 +39,14 @@ async def test_events_begin_with_a_snapshot_and_follow_changes(
     [usage] = json.loads(await late.read_message())["usage"]
     assert (usage["environment"], usage["grants"][0]["memory_used"]) == (kernel, 0)
     assert "simulated" in usage["advice"]
+    assert server.host.reports.link.watched
     socket.close()
     late.close()
+
+    async def unwatched() -> bool:
+        return not server.host.reports.link.watched
+
+    await eventually(unwatched, "the broker is told that nobody looks")
 
 
 async def test_events_since_the_last_revision_bring_no_snapshot(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from genv_jupyter.broker import core as core_module
+from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.pace import Pace, Sampling
 from genv_jupyter.broker.release import FRESH
 from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NoCapacity
-from genv_jupyter.model import Request
+from genv_jupyter.model import Request, ServerReport
+from genv_jupyter.server.events import Hub
 from tests.unit.brokers import GIB, HALF, Bench, Clock, bench
 
 
@@ -84,3 +87,30 @@ def test_placement_relies_on_a_reading_of_two_seconds_and_has_an_older_one_read_
     else:
         desk.broker.place(desk.me, ask)
     assert readings == read
+
+
+def test_server_that_nobody_looks_through_listens_for_its_kernels_alone(desk: Bench) -> None:
+    publisher = Publisher(desk.broker, run=None, principal=desk.me)  # type: ignore[arg-type]
+    assert not publisher.watched
+    publisher.listeners.add(Listener(desk.server, desk.me))
+    assert publisher.watched, "it has not said that nobody looks"
+    report = ServerReport(pid=desk.server_process.pid, version="0.1.0", watched=False)
+    desk.broker.put_server(desk.me, desk.server, report)
+    assert not publisher.watched
+    publisher.listeners.add(Listener(None, desk.me))
+    assert publisher.watched
+    publisher.listeners.clear()
+    publisher.listeners.add(Listener(desk.server, desk.me))
+    desk.register()
+    assert publisher.watched
+
+
+def test_hub_says_whether_a_browser_listens() -> None:
+    told: list[bool] = []
+    hub = Hub(told.append)
+    first, second = Mock(), Mock()
+    hub.join(first, None)
+    hub.join(second, None)
+    hub.leave(first)
+    hub.leave(second)
+    assert told == [True, True, True, False]

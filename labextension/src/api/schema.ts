@@ -1037,6 +1037,7 @@ export interface components {
          * @description Body of `PUT servers/{id}`: a Jupyter server tells about itself.
          *
          *     `pool` is the `CUDA_VISIBLE_DEVICES` the server was started with (`None`: not set).
+         *     `watched` says whether anybody looks through it: else it listens for its kernels alone.
          */
         ServerReport: {
             pid: number;
@@ -1045,6 +1046,8 @@ export interface components {
             pool?: string | null;
             /** @default null */
             name?: string | null;
+            /** @default true */
+            watched?: boolean;
         };
         /**
          * KernelReport
@@ -1055,7 +1058,8 @@ export interface components {
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
          *     restart brought no process. `died` comes with `restarting`, if nobody had asked the process
-         *     to end: its status, negative for a signal. Fields left out (`None`) leave what is known as it is.
+         *     to end: its status, negative for a signal. Fields left out (`None`) leave what is known as it
+         *     is.
          *
          *     `applied` is how applying the variables of `revision` (their `GENV_JUPYTER_REVISION`)
          *     went, and `visible` the `CUDA_VISIBLE_DEVICES` read back in the process afterwards
@@ -1154,7 +1158,7 @@ export interface components {
          */
         Error: {
             /** @enum {unknown} */
-            code: "ambiguous_device" | "bad_request" | "broker_down" | "conflict" | "cuda_initialized" | "driver_timeout" | "forbidden" | "internal" | "ledger_newer" | "method_not_allowed" | "no_capacity" | "no_driver" | "not_yours" | "out_of_range" | "too_large" | "too_many" | "too_often" | "unauthenticated" | "unavailable" | "unknown_device" | "unknown_environment" | "unknown_process" | "unknown_route" | "unknown_server" | "unknown_ticket" | "version";
+            code: "ambiguous_device" | "bad_request" | "broker_down" | "conflict" | "cuda_initialized" | "driver_timeout" | "forbidden" | "internal" | "ledger_newer" | "method_not_allowed" | "no_capacity" | "no_driver" | "not_yours" | "out_of_range" | "quota_exceeded" | "too_large" | "too_many" | "too_often" | "unauthenticated" | "unavailable" | "unknown_device" | "unknown_environment" | "unknown_process" | "unknown_route" | "unknown_server" | "unknown_ticket" | "version";
             /** @description What happened, and who holds what. */
             message: string;
             /** @description What to do next; may be empty. */
