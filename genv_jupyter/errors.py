@@ -14,7 +14,9 @@
     │   ├── UnknownDevice           404 unknown_device
     │   ├── UnknownServer           404 unknown_server
     │   ├── UnknownProcess          404 unknown_process
-    │   └── UnknownTicket           404 unknown_ticket
+    │   ├── UnknownQuota            404 unknown_quota
+    │   ├── UnknownTicket           404 unknown_ticket
+    │   └── UnknownUser             404 unknown_user
     ├── MethodNotAllowed            405 method_not_allowed
     ├── Conflict                    409 conflict
     │   ├── NoCapacity              409 no_capacity
@@ -151,6 +153,18 @@ class UnknownTicket(Unknown):
     """No place in the queue of that id: it was left, or served."""
 
     code = "unknown_ticket"
+
+
+class UnknownUser(Unknown):
+    """The host knows no user of that name."""
+
+    code = "unknown_user"
+
+
+class UnknownQuota(Unknown):
+    """No quota was set for that scope."""
+
+    code = "unknown_quota"
 
 
 class MethodNotAllowed(GpuError):

@@ -45,6 +45,7 @@ from genv_jupyter.notices import Notice
 if TYPE_CHECKING:
     from genv_jupyter.asks import Answer, Ask, Asked
     from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
+    from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
     from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
 T = TypeVar("T")
@@ -215,6 +216,26 @@ class Client:
         """Say which grants a request would get now, without making them."""
         query = {"environment": environment}
         return self._send("POST", "placements", request, DryRun, query=query)
+
+    def quota(self, user: str | None = None) -> QuotaView:
+        """Return what the caller may have, or (administrators) somebody else."""
+        from genv_jupyter.quotas import QuotaView
+
+        return self._get("quota", QuotaView, {"user": user})
+
+    def quota_rules(self) -> list[QuotaRule]:
+        """Return every rule of quotas: for administrators."""
+        from genv_jupyter.quotas import QuotaRule
+
+        return self._get("quotas", list[QuotaRule])
+
+    def set_quota(self, scope: str, limits: QuotaLimits) -> None:
+        """Set the rule of ``default``, ``group:NAME`` or ``user:NAME``: for administrators."""
+        self._send("PUT", _path("quotas", scope), limits, Any)
+
+    def unset_quota(self, scope: str) -> None:
+        """Forget a rule that was set: for administrators."""
+        self._send("DELETE", _path("quotas", scope), None, Any)
 
     def health(self) -> BrokerHealth:
         """Return what the broker says of itself and of the driver."""

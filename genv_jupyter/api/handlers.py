@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from genv_jupyter import __version__
-from genv_jupyter.api import usage
+from genv_jupyter.api import quota, usage
 from genv_jupyter.api.doors import ROUTES_HINT, Host, LocalDoor, Verbs
 from genv_jupyter.api.http import Connection, Server
 from genv_jupyter.api.http import Request as HttpRequest
@@ -245,6 +245,9 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("notices", NoticesHandler),
     (f"notices/{_ID}", NoticeHandler),
     (f"notices/{_ID}/answer", AnswerHandler),
+    ("quota", quota.QuotaHandler),
+    ("quotas", quota.QuotaRulesHandler),
+    (f"quotas/{_ID}", quota.QuotaRuleHandler),
     ("usage", UsageHandler),
     ("usage/report", UsageReportHandler),
     (f"servers/{_ID}", ServerHandler),

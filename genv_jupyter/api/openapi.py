@@ -71,7 +71,7 @@ def _answers(op: Operation) -> tuple[Any, ...]:
 
 def _structs() -> list[type[Struct]]:
     """Return every wire type."""
-    from genv_jupyter import asks, leftovers, model, notices, reports
+    from genv_jupyter import asks, leftovers, model, notices, quotas, reports
 
     return [
         value
@@ -80,6 +80,7 @@ def _structs() -> list[type[Struct]]:
             **vars(asks),
             **vars(leftovers),
             **vars(notices),
+            **vars(quotas),
             **vars(reports),
         }.values()
         if isinstance(value, type) and issubclass(value, Struct)

@@ -29,6 +29,7 @@ from genv_jupyter.model import (
     Turn,
 )
 from genv_jupyter.notices import Notice
+from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
 from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
 Method = Literal["get", "put", "post", "patch", "delete"]
@@ -68,6 +69,7 @@ _BODY = (errors.BadRequest, errors.TooLarge)
 _ASK = (
     *_BODY,
     *_READ,
+    errors.QuotaExceeded,
     errors.UnknownDevice,
     errors.AmbiguousDevice,
     errors.OutOfRange,
@@ -276,6 +278,38 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/notices/{id}",
         name="dismiss",
         summary="Do not show a notice any more; one that is gone is as good as dismissed",
+    ),
+    Operation(
+        method="get",
+        path="/quota",
+        name="quota",
+        summary="What the caller may have, has, and has left; of others only for administrators",
+        answer=QuotaView,
+        query=(Query("user", str, "This user instead of the caller."),),
+        refusals=(errors.Forbidden, errors.UnknownUser),
+    ),
+    Operation(
+        method="get",
+        path="/quotas",
+        name="quota_rules",
+        summary="Every rule of quotas; administrators only",
+        answer=list[QuotaRule],
+        refusals=(errors.Forbidden,),
+    ),
+    Operation(
+        method="put",
+        path="/quotas/{scope}",
+        name="set_quota",
+        summary="Set the rule of default, group:NAME or user:NAME; administrators only",
+        body=QuotaLimits,
+        refusals=(errors.BadRequest, errors.Forbidden, errors.OutOfRange, errors.Unavailable),
+    ),
+    Operation(
+        method="delete",
+        path="/quotas/{scope}",
+        name="unset_quota",
+        summary="Forget a rule that was set: what is configured holds again; administrators only",
+        refusals=(errors.BadRequest, errors.Forbidden, errors.UnknownQuota, errors.Unavailable),
     ),
     Operation(
         method="get",

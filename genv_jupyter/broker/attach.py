@@ -367,10 +367,13 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     core.refresh(FRESH)
     slots = core.slots_of(core.pool_of(row))
     asker = row or EnvironmentRow.nobody(owner)
+    core.quotas.admit(asker, demand)
+    core.quotas.lease(asker.owner, demand.duration)
     try:
         placed = _choose(core, demand, asker, slots)
     except (NoCapacity, _Kept) as refusal:
         raise _told(core, refusal, slots, asker, demand) from None
+    core.quotas.confirm(asker, placed)
     sharing = mps.plan(core, asker, demand, placed, running=asker.cuda == "initialized")
     return [
         replaced(

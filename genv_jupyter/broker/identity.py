@@ -19,7 +19,7 @@ from traitlets import Int, List, Unicode
 from traitlets.config import Configurable
 
 from genv_jupyter.broker.traits import Seconds
-from genv_jupyter.errors import Unknown
+from genv_jupyter.errors import UnknownUser
 from genv_jupyter.model import Principal
 
 
@@ -104,13 +104,13 @@ class Identities:
 
         Raises
         ------
-        Unknown
+        UnknownUser
             The host knows nobody of that name.
         """
         try:
             uid = pwd.getpwnam(name).pw_uid
         except (KeyError, ValueError):
-            raise Unknown(
+            raise UnknownUser(
                 f"This host knows no user {name[:64]!r}.", hint="Say the name of an account."
             ) from None
         return self.look_up(uid)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from genv_jupyter.broker.quota_settings import QuotaSettings, limits_of
-from genv_jupyter.errors import Forbidden, GpuError, Unavailable, Unknown
+from genv_jupyter.errors import Forbidden, GpuError, Unavailable, UnknownQuota
 from genv_jupyter.ledger import quotas as table
 from genv_jupyter.ledger.quotas import QuotaRow
 from genv_jupyter.model import Principal
@@ -101,7 +101,7 @@ class QuotaRules:
 
     def listed(self, principal: Principal) -> list[QuotaRule]:
         """List every rule, for administrators."""
-        administers(principal)
+        administers(self.core, principal)
         rules = {
             scope: QuotaRule(scope=scope, limits=limits, source="configuration")
             for scope, limits in self.settings.rules().items()
@@ -123,7 +123,7 @@ class QuotaRules:
         GpuError
             The caller is no administrator, the rule cannot be read, or it cannot be kept.
         """
-        administers(principal)
+        administers(self.core, principal)
         check_scope(scope)
         read_limits(limits)
         text = msgspec.json.encode(limits).decode()
@@ -134,10 +134,10 @@ class QuotaRules:
 
     def unset(self, principal: Principal, scope: str) -> None:
         """Forget a rule that was set; what is configured for the scope holds again."""
-        administers(principal)
+        administers(self.core, principal)
         check_scope(scope)
         if not self._kept().run(lambda it: table.drop(it, scope)):
-            raise Unknown(
+            raise UnknownQuota(
                 f"No quota was set for {scope}.",
                 hint="`jupyter gpu quota list` shows all; those of the configuration stay there.",
             )
@@ -153,9 +153,9 @@ class QuotaRules:
         return self.records
 
 
-def administers(principal: Principal) -> None:
-    """Refuse whoever is no administrator."""
-    if not principal.admin:
+def administers(core: Core, principal: Principal) -> None:
+    """Refuse whoever is no administrator; each is that of their own broker."""
+    if not principal.admin and core.kind == "host":
         raise Forbidden(
             "Only administrators of GPUs see and set everybody's quotas.",
             hint="`jupyter gpu quota` shows yours.",

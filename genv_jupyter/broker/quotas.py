@@ -242,12 +242,12 @@ class Quotas:
 
         Raises
         ------
-        Forbidden, Unknown
+        Forbidden, UnknownUser
             It is somebody else, and the caller is no administrator; there is nobody of that name.
         """
         if user is None or user == principal.name:
             return principal
-        administers(principal)
+        administers(self.core, principal)
         return self.core.identities.named(user)
 
     def view(self, principal: Principal) -> QuotaView:

@@ -54,7 +54,7 @@ from genv_jupyter.model import (
 )
 from genv_jupyter.notices import Notice
 from genv_jupyter.policy import Policy
-from genv_jupyter.quotas import QuotaRule, QuotaView
+from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
 
 
 class Broker:
@@ -236,6 +236,14 @@ class Broker:
         """List all rules."""
         with self.lock:
             return self.core.quotas.rules.listed(principal)
+
+    def set_quota(self, principal: Principal, scope: str, limits: QuotaLimits | None) -> None:
+        """Set a rule, or forget it (``None``); without the lock, since it waits for a disk."""
+        rules = self.core.quotas.rules
+        if limits is None:
+            rules.unset(principal, scope)
+        else:
+            rules.set(principal, scope, limits)
 
     # -- changing -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from genv_jupyter.cli import (
     leftovers,
     looking,
     notices,
+    quota,
     report,
     run,
     turn,
@@ -59,6 +60,7 @@ for command in (
     leftovers.leftovers,
     looking.doctor_command,
     looking.health,
+    quota.quota,
     broker.broker,
     completion.completion,
 ):

@@ -94,6 +94,10 @@ class GpuMagics:
                 from genv_jupyter.kernel import doctor
 
                 return doctor.examine(session)
+            case "quota":
+                from genv_jupyter.kernel.quota import QuotaPage
+
+                return QuotaPage(session.client.quota())
             case "usage":
                 from genv_jupyter.kernel import usage
 

@@ -275,6 +275,28 @@ class NoticeHandler(Door):
         await self.relay("DELETE", f"notices/{quote(notice, safe='')}")
 
 
+class QuotaHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        await self.relay("GET", "quota", user=self.argument("user"))
+
+
+class QuotaRulesHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        await self.relay("GET", "quotas")
+
+
+class QuotaRuleHandler(Door):
+    @allowed("write")
+    async def put(self, scope: str) -> None:
+        await self.relay("PUT", f"quotas/{quote(scope, safe='')}", self.request.body)
+
+    @allowed("write")
+    async def delete(self, scope: str) -> None:
+        await self.relay("DELETE", f"quotas/{quote(scope, safe='')}")
+
+
 class LeftoversHandler(Door):
     @allowed("read")
     async def get(self) -> None:
@@ -388,6 +410,9 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}processes/{_ID}", ProcessHandler),
     (f"{_BASE}notices", NoticesHandler),
     (f"{_BASE}notices/{_ID}", NoticeHandler),
+    (f"{_BASE}quota", QuotaHandler),
+    (f"{_BASE}quotas", QuotaRulesHandler),
+    (f"{_BASE}quotas/{_ID}", QuotaRuleHandler),
     (f"{_BASE}usage", UsageHandler),
     (f"{_BASE}usage/report", UsageReportHandler),
     (f"{_BASE}events", EventsHandler),

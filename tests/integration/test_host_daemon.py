@@ -15,8 +15,17 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.api.client import Client
-from genv_jupyter.errors import BrokerDown, GpuError, NoCapacity, NotYours, TooMany
+from genv_jupyter.errors import (
+    BrokerDown,
+    Forbidden,
+    GpuError,
+    NoCapacity,
+    NotYours,
+    QuotaExceeded,
+    TooMany,
+)
 from genv_jupyter.model import Environment, EnvironmentPatch, NewEnvironment, Request
+from genv_jupyter.quotas import QuotaLimits
 from tests.integration.daemons import Daemon, User, as_user, make_users, serving
 
 HALF = Request(fraction=0.5)
@@ -317,3 +326,38 @@ def test_everybody_may_open_so_many_connections(
             os.waitpid(pid, 0)
             os.close(read)
             os.close(write)
+
+
+def test_quotas_are_set_by_administrators_and_bind_everywhere(
+    daemon: Daemon, users: dict[str, User], sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    lab = f"group:{users['ann'].name[:-3]}lab"
+    bounded = QuotaLimits(devices=0.5)
+    for name in ("ann", "cat"):
+        with pytest.raises(Forbidden):
+            as_user(users[name], lambda: Client(start=False).set_quota(lab, bounded))
+        with pytest.raises(Forbidden):
+            as_user(users[name], lambda: Client(start=False).quota_rules())
+        with pytest.raises(Forbidden):
+            as_user(users[name], lambda: Client(start=False).quota(users["adm"].name))
+    as_user(users["adm"], lambda: Client(start=False).set_quota(lab, bounded))
+    try:
+        own(users["ann"], sleeper(users["ann"], sleepers))
+        with pytest.raises(QuotaExceeded) as refused:  # in another environment of the same user
+            own(users["ann"], sleeper(users["ann"], sleepers), Request(fraction=0.1))
+        assert refused.value.details["rule"] == lab
+        own(users["cat"], sleeper(users["cat"], sleepers), Request(gpus=1))  # in no such group
+        seen = as_user(users["adm"], lambda: Client(start=False).quota(users["ann"].name))
+        (devices,) = (it for it in seen.quantities if it.quantity == "devices")
+        assert (devices.used, devices.limit, devices.left, devices.rule) == (0.5, 0.5, 0, lab)
+        daemon.kill()
+        daemon.start()  # what was set outlives the daemon
+        rules = as_user(
+            users["adm"],
+            lambda: [(it.scope, it.source, it.by) for it in Client(start=False).quota_rules()],
+        )
+        assert rules == [(lab, "set", users["adm"].name)]
+    finally:
+        as_user(users["adm"], lambda: Client(start=False).unset_quota(lab))
+    with pytest.raises(NoCapacity):
+        own(users["ann"], sleeper(users["ann"], sleepers), Request(gpus=2))

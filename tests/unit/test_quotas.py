@@ -15,7 +15,7 @@ from traitlets.config import Config
 from genv_jupyter import quotas
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.quotas import Quotas
-from genv_jupyter.errors import BadRequest, Forbidden, OutOfRange, QuotaExceeded, Unknown
+from genv_jupyter.errors import BadRequest, Forbidden, OutOfRange, QuotaExceeded, UnknownQuota
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.model import EnvironmentPatch, Principal, Request
 from genv_jupyter.quotas import Bound, QuotaLimits, bound_of, read_limits
@@ -180,6 +180,9 @@ def test_each_quantity_is_bounded(
     if fits is not None:
         kernel.attach(fits)
     before = kernel.now.grants
+    if too_much is not None:
+        with pytest.raises(QuotaExceeded):  # the dry run says the same
+            desk.broker.place(desk.me, too_much, kernel.id)
     with pytest.raises(QuotaExceeded) as refused:
         if too_much is None:
             desk.kernel().attach(HALF)
@@ -259,12 +262,13 @@ def test_what_is_set_comes_before_the_configuration_and_outlives_the_broker(kept
     assert again.rules.bound("devices", kept.me.key) == Bound(WHOLE_DEVICE, "default")
     rules.unset(ADMIN, "default")
     assert rules.bound("devices", kept.me.key) == Bound(0, "default")
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownQuota):
         rules.unset(ADMIN, "default")
 
 
 def test_only_administrators_see_and_set_rules(kept: Bench) -> None:
     quotas_ = kept.broker.core.quotas
+    kept.broker.core.kind = "host"
     for call in (
         lambda: quotas_.rules.listed(kept.me),
         lambda: quotas_.rules.set(kept.me, "user:x", QuotaLimits(devices=9)),

@@ -297,6 +297,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What the caller may have, has, and has left; of others only for administrators */
+        get: operations["quota"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/quotas": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Every rule of quotas; administrators only */
+        get: operations["quota_rules"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/quotas/{scope}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Set the rule of default, group:NAME or user:NAME; administrators only */
+        put: operations["set_quota"];
+        post?: never;
+        /** Forget a rule that was set: what is configured holds again; administrators only */
+        delete: operations["unset_quota"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/usage": {
         parameters: {
             query?: never;
@@ -863,6 +915,68 @@ export interface components {
             actions: ("dismiss" | "extend" | "keep" | "release" | "restart")[];
         };
         /**
+         * QuotaView
+         * @description Answer of `GET quota`.
+         */
+        QuotaView: {
+            user: string;
+            groups: string[];
+            timezone: string;
+            quantities: components["schemas"]["QuotaUse"][];
+        };
+        /**
+         * QuotaUse
+         * @description One quantity of somebody's quota.
+         *
+         *     In devices, bytes, hours, seconds (`lease`), or a number. `limit` and `left` are `null`
+         *     where nothing bounds it, and `rule` is which one does. `used` is `null` where nothing is
+         *     counted (`fraction`, `lease`) or known. `reset` is when a period begins anew.
+         */
+        QuotaUse: {
+            /** @enum {unknown} */
+            quantity: "devices" | "environments" | "fraction" | "hours_day" | "hours_month" | "hours_week" | "lease" | "memory" | "queue";
+            used: number | null;
+            limit: number | null;
+            left: number | null;
+            rule: string | null;
+            /** @default null */
+            reset: string | null;
+        };
+        /**
+         * QuotaRule
+         * @description One rule, as it is listed: whom it is for, what it says, where from, and by whom since.
+         */
+        QuotaRule: {
+            scope: string;
+            limits: components["schemas"]["QuotaLimits"];
+            /** @enum {unknown} */
+            source: "configuration" | "set";
+            /** @default null */
+            by: string | null;
+            /** @default null */
+            since: string | null;
+        };
+        /**
+         * QuotaLimits
+         * @description What one rule says, as it was written; `null` is no bound, what is left out is not said.
+         *
+         *     `devices` are whole devices, of which half a device is a half; `fraction` is the most of one
+         *     shared device; `memory` is over all devices; `environments` those that hold something;
+         *     `lease` the longest that a lease may run; `hours_…` GPU hours in each day, week (from
+         *     Monday) and month.
+         */
+        QuotaLimits: {
+            devices?: number | null;
+            fraction?: number | null;
+            memory?: number | string | null;
+            environments?: number | null;
+            queue?: number | null;
+            lease?: number | string | null;
+            hours_day?: number | null;
+            hours_week?: number | null;
+            hours_month?: number | null;
+        };
+        /**
          * EnvironmentUsage
          * @description Answer of `GET usage?environment=ID`; `at` is when the reading behind it was begun.
          *
@@ -1158,7 +1272,7 @@ export interface components {
          */
         Error: {
             /** @enum {unknown} */
-            code: "ambiguous_device" | "bad_request" | "broker_down" | "conflict" | "cuda_initialized" | "driver_timeout" | "forbidden" | "internal" | "ledger_newer" | "method_not_allowed" | "no_capacity" | "no_driver" | "not_yours" | "out_of_range" | "quota_exceeded" | "too_large" | "too_many" | "too_often" | "unauthenticated" | "unavailable" | "unknown_device" | "unknown_environment" | "unknown_process" | "unknown_route" | "unknown_server" | "unknown_ticket" | "version";
+            code: "ambiguous_device" | "bad_request" | "broker_down" | "conflict" | "cuda_initialized" | "driver_timeout" | "forbidden" | "internal" | "ledger_newer" | "method_not_allowed" | "no_capacity" | "no_driver" | "not_yours" | "out_of_range" | "quota_exceeded" | "too_large" | "too_many" | "too_often" | "unauthenticated" | "unavailable" | "unknown_device" | "unknown_environment" | "unknown_process" | "unknown_quota" | "unknown_route" | "unknown_server" | "unknown_ticket" | "unknown_user" | "version";
             /** @description What happened, and who holds what. */
             message: string;
             /** @description What to do next; may be empty. */
@@ -1623,6 +1737,7 @@ export interface operations {
             };
             /**
              * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `quota_exceeded`: More than the caller's quota allows; `details` has what is used, left, and which rule.
              *     `forbidden`: The caller is known, and may not do this.
              */
             403: {
@@ -2344,6 +2459,7 @@ export interface operations {
             };
             /**
              * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `quota_exceeded`: More than the caller's quota allows; `details` has what is used, left, and which rule.
              *     `forbidden`: The caller is known, and may not do this.
              */
             403: {
@@ -2481,6 +2597,7 @@ export interface operations {
             };
             /**
              * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `quota_exceeded`: More than the caller's quota allows; `details` has what is used, left, and which rule.
              *     `forbidden`: The caller is known, and may not do this.
              */
             403: {
@@ -3106,6 +3223,328 @@ export interface operations {
                 };
             };
             /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    quota: {
+        parameters: {
+            query?: {
+                /** @description This user instead of the caller. */
+                user?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the caller may have, has, and has left; of others only for administrators */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaView"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_user`: The host knows no user of that name. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    quota_rules: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Every rule of quotas; administrators only */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaRule"][];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    set_quota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                scope: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["QuotaLimits"];
+            };
+        };
+        responses: {
+            /** @description Set the rule of default, group:NAME or user:NAME; administrators only */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": null;
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unavailable`: Something this host needs does not work at present.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    unset_quota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                scope: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Forget a rule that was set: what is configured holds again; administrators only */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": null;
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_quota`: No quota was set for that scope. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unavailable`: Something this host needs does not work at present.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
             503: {
                 headers: {
                     [name: string]: unknown;

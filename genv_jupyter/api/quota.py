@@ -1,0 +1,26 @@
+"""Quotas over HTTP: what the caller may have, and for administrators everybody's rules."""
+
+from __future__ import annotations
+
+from genv_jupyter.api.doors import Verbs
+from genv_jupyter.quotas import QuotaLimits
+
+
+class QuotaHandler(Verbs):
+    async def get(self) -> None:
+        user = self.get_query_argument("user", None)
+        await self.answer(lambda: self.host.broker.quota(self.caller, user))
+
+
+class QuotaRulesHandler(Verbs):
+    async def get(self) -> None:
+        await self.answer(lambda: self.host.broker.quotas(self.caller))
+
+
+class QuotaRuleHandler(Verbs):
+    async def put(self, scope: str) -> None:
+        limits = self.body(QuotaLimits)
+        await self.answer(lambda: self.host.broker.set_quota(self.caller, scope, limits))
+
+    async def delete(self, scope: str) -> None:
+        await self.answer(lambda: self.host.broker.set_quota(self.caller, scope, None))
