@@ -18,7 +18,7 @@ LIBRARIES = {
     "libcuda.so.1": (*_SHARED, "visible.c", "cuda.c", "entry.c", "context.c", "mps.c"),
     "libnvidia-ml.so.1": (
         *_SHARED,
-        *("nvml.c", "nvml_usage.c", "nvml_smi.c", "nvml_events.c", "nvml_absent.c"),
+        *("nvml.c", "nvml_count.c", "nvml_usage.c", "nvml_smi.c", "nvml_events.c", "nvml_absent.c"),
     ),
 }
 _FLAGS = (

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, cast
 from tests.fakedriver.building import build
 from tests.fakedriver.scenario import DeviceSpec, Fault, ProcessSpec, Scenario, default_scenario
 
+_COUNT = struct.Struct("=Q")
 _ROW = struct.Struct("=iIQQQ96s")  # struct holding of common.h
 
 
@@ -57,6 +58,7 @@ class FakeDriver:
         self._lock = threading.Lock()
         self._scenario = copy.deepcopy(scenario) if scenario is not None else default_scenario()
         self._write()
+        self._calls.write_bytes(bytes(_COUNT.size))
 
     def __enter__(self) -> Self:
         return self
@@ -185,6 +187,15 @@ class FakeDriver:
                 device = name.split(b"\0", 1)[0].decode()
                 found.append(Context(pid, device, count, context_bytes + allocated))
         return sorted(found, key=lambda context: (context.device, context.pid))
+
+    @property
+    def nvml_calls(self) -> int:
+        """How often NVML was called since this driver was made, by all processes together."""
+        return int(_COUNT.unpack(self._calls.read_bytes())[0])
+
+    @property
+    def _calls(self) -> Path:
+        return self.directory / "scenario.json.calls"
 
     @property
     def _state(self) -> Path:

@@ -89,7 +89,8 @@ class DeviceSpec(TypedDict, total=False):
     """MHz: graphics, sm, memory, video; ``clocks_max`` likewise."""
     clocks_max: dict[str, int]
     pcie: dict[str, int]
-    """Keys ``generation``, ``generation_max``, ``width``, ``width_max``."""
+    """Keys ``generation``, ``generation_max``, ``width``, ``width_max``; ``sent`` and ``received``
+    are KB/s."""
     bar1_total: int
     bar1_used: int
     speed: int

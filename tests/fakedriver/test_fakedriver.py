@@ -394,3 +394,16 @@ def test_a_cap_of_mps_counts_for_each_process_where_a_daemon_listens(
                     assert process(units) == 32
                     assert process("allocate(2**30)") == 0
                     assert process("allocate(2**30)") == 2, "its context counts"
+
+
+def test_calls_of_all_processes_are_counted(fake_driver: MakeDriver) -> None:
+    driver = fake_driver()
+    assert driver.nvml_calls == 0
+    with Remote(driver) as one, Remote(driver) as other:
+        one("gpus = started()")
+        other("gpus = started()")
+        before = driver.nvml_calls
+        assert before > 0
+        one("used(gpus[0])")
+        other("used(gpus[1])")
+        assert driver.nvml_calls == before + 2

@@ -1,8 +1,14 @@
 /* What nvidia-smi asks of NVML, and no card of ours can tell. In a file of its own, without nvml.h:
  * the answer is the same whatever the arguments are. */
+void nvml_count(void);
+
 #define ABSENT(name)                                                                               \
     __attribute__((visibility("default"))) int name(void);                                         \
-    int name(void) { return 3; /* NVML_ERROR_NOT_SUPPORTED */ }
+    int name(void)                                                                                 \
+    {                                                                                              \
+        nvml_count();                                                                              \
+        return 3; /* NVML_ERROR_NOT_SUPPORTED */                                                   \
+    }
 
 ABSENT(nvmlDeviceGetAccountingBufferSize)
 ABSENT(nvmlDeviceGetAccountingMode)
@@ -39,9 +45,9 @@ ABSENT(nvmlDeviceGetMemoryAffinity)
 ABSENT(nvmlDeviceGetMemoryErrorCounter)
 ABSENT(nvmlDeviceGetModuleId)
 ABSENT(nvmlDeviceGetMultiGpuBoard)
+ABSENT(nvmlDeviceGetNvLinkVersion)
 ABSENT(nvmlDeviceGetOfaUtilization)
 ABSENT(nvmlDeviceGetPcieReplayCounter)
-ABSENT(nvmlDeviceGetPcieThroughput)
 ABSENT(nvmlDeviceGetRemappedRows)
 ABSENT(nvmlDeviceGetRetiredPages)
 ABSENT(nvmlDeviceGetRetiredPagesPendingStatus)

@@ -12,8 +12,12 @@
     if (!(condition))                                                                              \
     return (otherwise)
 
+/* Count a call: of all processes together, in the file beside the scenario, if there is one. */
+void nvml_count(void);
+
 /* Begin an entry point: injected faults first, then this process's lock until the function's end. */
 #define ENTER(uuid)                                                                                \
+    nvml_count();                                                                                  \
     int fault_;                                                                                    \
     if (driver_enter(__func__, uuid, &fault_))                                                     \
         return (nvmlReturn_t)fault_;                                                               \

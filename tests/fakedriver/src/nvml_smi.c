@@ -36,6 +36,15 @@ READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, "pcie.width")
 READING(nvmlDeviceGetBrand, nvmlBrandType_t, "brand")
 READING(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, "architecture")
 
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter,
+                                         unsigned int *out)
+{
+    ENTER_FIND_WHOLE(device, where);
+    REQUIRE(out && counter < NVML_PCIE_UTIL_COUNT, NVML_ERROR_INVALID_ARGUMENT);
+    return nvml_reading(&where, counter == NVML_PCIE_UTIL_TX_BYTES ? "pcie.sent" : "pcie.received",
+                        out);
+}
+
 nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *least,
                                                           unsigned int *most)
 {
