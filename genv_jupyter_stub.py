@@ -205,13 +205,20 @@ class Stub:
 
 
 def asked(lines: list[str]) -> list[str]:
-    """Have ``%gpu attach?`` ask about the verb: IPython would look for an object ``attach``."""
-    return [
-        f"%gpu help {line.split()[1].rstrip('?')}\n"
-        if line.startswith("%gpu ") and line.rstrip().endswith("?") and len(line.split()) == 2
-        else line
-        for line in lines
-    ]
+    """Have ``%gpu attach?`` ask about the verb: IPython would look for an object ``attach``.
+
+    What ``%gpu ask`` asks is for somebody else.
+    """
+    return [_understood(line) if line.startswith("%gpu ") else line for line in lines]
+
+
+def _understood(line: str) -> str:
+    words = line.split()
+    if not words[-1].endswith("?"):
+        return line
+    if words[1] == "ask" and len(words) > 2:
+        return f"get_ipython().run_line_magic('gpu', {line[len('%gpu ') :].strip()!r})\n"
+    return f"%gpu help {words[1].rstrip('?')}\n" if len(words) == 2 else line
 
 
 def _parts(value: str | None) -> set[str]:

@@ -344,7 +344,11 @@ class Client:
         if fresh or connection is None or connection.owner != os.getpid():
             self.close()
             connection = self._local.connection = Connection(self._connect())
-        answer = connection.exchange(method, target, body)
+        try:
+            answer = connection.exchange(method, target, body)
+        except BaseException:  # Ctrl-C: the answer to this call would be taken for that to the next
+            self.close()
+            raise
         self._heed(answer.server)
         return answer.status, answer.body
 

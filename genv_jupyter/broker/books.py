@@ -284,6 +284,12 @@ class Change:
 
         self.pending.append(move)
 
+    def take_up(self, environment: str) -> None:
+        """What came by the queue, if something did, is taken up."""
+        ticket = self.books.tickets.get(environment)
+        if ticket is not None and ticket.state == "granted":
+            self.drop_ticket(ticket)
+
     def drop_ticket(self, row: TicketRow) -> None:
         """Forget a place in the queue."""
         self.transaction.drop_ticket(row.id)

@@ -196,6 +196,7 @@ def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> Environmen
         cuda=row.cuda if late else cuda_after(row, body.cuda),
     )
     with core.books.change() as change:
+        change.take_up(row.id)
         new = take_in(core, change, new, body)
         change.put_environment(new)
     return _settled(core, new, body)

@@ -193,15 +193,17 @@ class Queue:
             hint="`%gpu queue` or `jupyter gpu queue` lists who waits.",
         )
 
+    def came(self, row: EnvironmentRow) -> bool:
+        """Say whether something came by the queue that nobody has taken up yet."""
+        ticket = self.core.books.tickets.get(row.id)
+        return ticket is not None and ticket.state == "granted"
+
     def claim(self, row: EnvironmentRow) -> None:
         """Somebody has taken up what came by the queue. Called under the lock."""
-        core = self.core
-        ticket = core.books.tickets.get(row.id)
-        if ticket is None or ticket.state != "granted":
-            return
-        with core.books.change() as change:
-            change.drop_ticket(ticket)
-        core.board.withdraw(row, "queue")
+        if self.came(row):
+            with self.core.books.change() as change:
+                change.take_up(row.id)
+            self.core.board.withdraw(row, "queue")
 
     def _drop(self, row: EnvironmentRow, ticket: TicketRow, event: str, reason: str) -> None:
         with self.core.books.change() as change:

@@ -297,8 +297,11 @@ class Broker:
     def patch(self, principal: Principal, environment: str, body: EnvironmentPatch) -> Environment:
         """Change the name, or take in what was applied inside the process."""
         with self.lock:
-            row = kernels.patch(self.core, self.core.environment(principal, environment), body)
-            self.queue.claim(row)
+            row = self.core.environment(principal, environment)
+            came = self.queue.came(row)
+            row = kernels.patch(self.core, row, body)
+            if came:
+                self.core.board.withdraw(row, "queue")
             return self._view(principal, row)
 
     def restart(self, principal: Principal, environment: str) -> Environment:

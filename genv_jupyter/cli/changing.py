@@ -7,14 +7,16 @@ from typing import Any
 import click
 
 from genv_jupyter.api.client import Client
+from genv_jupyter.cli.launching import interrupted
 from genv_jupyter.cli.looking import shown
-from genv_jupyter.cli.output import REFUSED, shows
+from genv_jupyter.cli.output import REFUSED, WAIT_OVER, fail, say, shows
 from genv_jupyter.cli.requests import amount_options, request_from
 from genv_jupyter.cli.targets import device_option, environment_option, find
 from genv_jupyter.cli.waiting import until
 from genv_jupyter.errors import Conflict
 from genv_jupyter.isolation import inherited
-from genv_jupyter.kernel import project
+from genv_jupyter.kernel import project, waiting
+from genv_jupyter.kernel.parsing import with_wait
 from genv_jupyter.kernel.views import View
 from genv_jupyter.model import Environment
 
@@ -24,7 +26,15 @@ APPLY_SECONDS = 3.0
 RESTART_SECONDS = 60.0
 
 
-@click.command()
+class Waiter(click.Command):
+    """A command that may be told to ``--wait``, or to ``--wait 30m``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``--wait`` with its time, or without."""
+        return super().parse_args(ctx, with_wait(args))
+
+
+@click.command(cls=Waiter)
 @amount_options
 @environment_option(help="Whose: an id, its beginning, a name or a notebook.")
 @click.option("--restart", is_flag=True, help="Restart the kernel to make it see the GPU.")
@@ -43,7 +53,17 @@ def attach(environment: str | None, restart: bool, **asked: Any) -> tuple[Any, V
             f"A {target.kind} sees what it was started with, and nothing that comes later.",
             hint=f"End it, and start it again: `jupyter gpu {verb} …`.",
         )
-    found = client.attach(target.id, project.asked_of(target, request), restart=restart)
+    request = project.asked_of(target, request)
+
+    def attempt() -> Environment:
+        return client.attach(target.id, request, restart=restart)
+
+    try:
+        found = waiting.attach(client, target.id, request, attempt, say)
+    except waiting.WaitOver as error:
+        fail(error, WAIT_OVER)
+    except waiting.LeftQueue as left:
+        interrupted("Left the queue." if left.served is None else "It had just come: attached.")
     if restart and found.applied != "live":
         client.restart(found.id)
         return _restarted(client, target)

@@ -18,8 +18,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from genv_jupyter.cli.output import NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, say
+from genv_jupyter.kernel.parsing import with_wait
 
-FOREVER = "for ever"
 _DASHED = "genv_jupyter.dashed"
 """Set in a context's meta once ``--`` has been typed."""
 
@@ -45,7 +45,7 @@ class Launcher(click.Command):
         missing = self.takes_program and not program
         dashes = f"Put -- before the program: {ctx.command_path} -- python train.py"
         try:
-            rest = super().parse_args(ctx, _with_wait(own))
+            rest = super().parse_args(ctx, with_wait(own))
         except click.UsageError as error:
             raise NotUnderstood(dashes if missing else error.message, ctx) from None
         if not ctx.resilient_parsing:
@@ -78,19 +78,6 @@ class ShellLauncher(Launcher):
     takes_program = False
 
 
-def _with_wait(words_: list[str]) -> list[str]:
-    """Read ``--wait`` alone as for ever, and ``--wait 30m`` as ``--wait=30m``."""
-    found: list[str] = []
-    left = list(words_)
-    while left:
-        word = left.pop(0)
-        if word == "--wait":
-            timed = bool(left) and left[0][:1].isdigit() and left[0][-1:].isalpha()
-            word = f"--wait={left.pop(0) if timed else FOREVER}"
-        found.append(word)
-    return found
-
-
 def check_program(program: str) -> None:
     """End with the usual status where a program cannot be run, before anything is waited for."""
     if shutil.which(program) is None:
@@ -119,9 +106,9 @@ def become(program: Sequence[str]) -> NoReturn:
         raise SystemExit(NOT_EXECUTABLE) from None
 
 
-def interrupted() -> NoReturn:
+def interrupted(said: str = "Nothing was started.") -> NoReturn:
     """End as any program that Ctrl-C has ended: a script around it can tell."""
-    say("\nNothing was started.")
+    say(f"\n{said}")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     raise SystemExit(128 + signal.SIGINT)  # where the signal is blocked

@@ -29,6 +29,12 @@ _OPTIONS = (
     ),
     click.option("-n", "--name", help="A name for others to see."),
     click.option("-p", "--processes", type=int, help="Divide it among so many, 1 to 48."),
+    click.option("--for", "duration", metavar="TIME", help="A lease: until when, such as 2h."),
+    click.option(
+        "--wait",
+        metavar="[TIME]",
+        help="Wait in the queue until there is room, for as long as it takes or a TIME.",
+    ),
     click.option("--mps/--no-mps", default=None, help="Only under NVIDIA MPS, or without it."),
 )
 

@@ -21,7 +21,6 @@ from msgspec import Struct
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.cli.launching import (
-    FOREVER,
     Launcher,
     ShellLauncher,
     become,
@@ -31,10 +30,9 @@ from genv_jupyter.cli.launching import (
 from genv_jupyter.cli.looking import asked as asked_in
 from genv_jupyter.cli.output import NOT_STARTED, WAIT_OVER, fail, say
 from genv_jupyter.cli.requests import amount_options, request_from
-from genv_jupyter.cli.waiting import WaitOver, until_room
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation import caps, inherited, live
-from genv_jupyter.kernel import project, words
+from genv_jupyter.kernel import project, waiting, words
 from genv_jupyter.model import (
     Environment,
     EnvironmentKind,
@@ -42,19 +40,16 @@ from genv_jupyter.model import (
     NewEnvironment,
     Request,
 )
-from genv_jupyter.units import parse_duration
 
 _FILE = re.compile(r"\w[\w-]*[./][\w./-]*|[./][\w./-]+")
 
 
 class Launch(Struct, kw_only=True):
-    """One program on its way: what it is, what it asks for, and how long it may wait."""
+    """One program on its way: what it is, and what it asks for."""
 
     kind: EnvironmentKind
     program: Sequence[str]
     request: Request
-    wait: float | None
-    waits: bool
     quiet: bool
 
 
@@ -62,11 +57,6 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
         click.option("--save", is_flag=True, help="Keep what is asked for in genv.toml."),
-        click.option(
-            "--wait",
-            metavar="[TIME]",
-            help="Wait until there is room, for ever or for a TIME such as 30m.",
-        ),
     ):
         command = option(command)
     return amount_options(command)
@@ -112,7 +102,7 @@ def _name_of(program: Sequence[str]) -> str:
 
 
 def _start(kind: EnvironmentKind, program: Sequence[str], name: str, asked: dict[str, Any]) -> None:
-    wait, save, quiet = asked.pop("wait"), asked.pop("save"), asked.pop("quiet")
+    save, quiet = asked.pop("save"), asked.pop("quiet")
     check_program(program[0])
     try:
         typed = request_from(asked)
@@ -127,16 +117,14 @@ def _start(kind: EnvironmentKind, program: Sequence[str], name: str, asked: dict
             kind=kind,
             program=program,
             request=msgspec.structs.replace(request, name=request.name or name[:60]),
-            wait=None if wait in (None, FOREVER) else parse_duration(wait),
-            waits=wait is not None,
             quiet=quiet,
         )
         _launch(launch)
-    except WaitOver as error:
+    except waiting.WaitOver as error:
         fail(error, WAIT_OVER)
     except GpuError as error:
         fail(error, NOT_STARTED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, waiting.LeftQueue):
         interrupted()
 
 
@@ -164,10 +152,8 @@ def _attached(client: Client, made: Environment, launch: Launch) -> Environment:
     def attempt() -> Environment:
         return client.attach(made.id, launch.request, cuda="not_initialized")
 
-    if not launch.waits:
-        return attempt()
     tell = (lambda text: None) if launch.quiet else say
-    return until_room(client, attempt, launch.wait, tell)
+    return waiting.attach(client, made.id, launch.request, attempt, tell)
 
 
 def _limit(program: str) -> None:

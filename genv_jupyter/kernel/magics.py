@@ -12,7 +12,7 @@ from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import parsing, sight
 from genv_jupyter.kernel.document import printable
 from genv_jupyter.kernel.parsing import TEXT, Command
-from genv_jupyter.kernel.session import Restarting, Session
+from genv_jupyter.kernel.session import Ended, Session
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, View
 
 
@@ -44,7 +44,7 @@ class GpuMagics:
             return self.run(parsing.read(line))
         except GpuError as error:
             raise GpuMagicFailed(str(error), error) from None
-        except Restarting as error:
+        except Ended as error:
             raise GpuMagicFailed(str(error)) from None
 
     gpu.__doc__ = TEXT  # what `%gpu?` shows
@@ -86,6 +86,18 @@ class GpuMagics:
                 return session.detach(command.device, restart=command.restart)
             case "keep":
                 return session.keep()
+            case "queue" | "leave":
+                from genv_jupyter.kernel import lining
+
+                return lining.look(session) if command.verb == "queue" else lining.leave(session)
+            case "extend":
+                from genv_jupyter.kernel import lining
+
+                return lining.extend(session, command.text)
+            case "ask":
+                from genv_jupyter.kernel import lining
+
+                return lining.ask(session, command.text)
             case "devices":
                 return self._devices()
             case "envs":

@@ -15,12 +15,13 @@ from genv_jupyter.units import WHOLE, parse_duration, parse_share
 
 VERBS = (
     *("status", "attach", "detach", "release", "devices", "envs", "usage", "panel"),
-    *("watch", "empty-cache", "keep", "quota", "doctor", "help"),
+    *("queue", "leave", "extend", "ask"),
+    *("watch", "empty-cache", "keep", "doctor", "help"),
 )
 OPTIONS = {
     "attach": (
         *("--memory", "--device", "--name", "--processes", "--mps", "--no-mps"),
-        *("--restart", "--save"),
+        *("--for", "--wait", "--restart", "--save"),
     ),
     "detach": ("--device", "--restart"),
     "release": ("--device", "--restart"),
@@ -35,12 +36,18 @@ TEXT = """\
       --name N               a name for others to see (else the notebook's)
       --processes P          divided among P processes of yours
       --mps, --no-mps        only under NVIDIA MPS, or without it
+      --for 2h               a lease: until when you have it
+      --wait, --wait 30m     in the queue until there is room (or Ctrl-C)
       --restart              restart the kernel, if that is what it takes
       --save                 keep it in genv.toml: `attach` alone asks for it
 %gpu release                 give everything back (also: %gpu detach)
       --device D             give one GPU back
       --restart              restart the kernel, if its CUDA still holds the GPU
-%gpu keep                    keep it though it is idle: the countdown begins anew
+%gpu keep                    keep it though idle: the countdown begins anew
+%gpu extend 1h               have the lease end later
+%gpu queue                   who waits for what, in which place
+%gpu leave                   leave the queue
+%gpu ask [MESSAGE]           ask who holds what you need: how long still?
 %gpu devices                 every GPU: how full, who holds how much since when
 %gpu envs                    every environment: notebooks, terminals, commands
 %gpu usage                   what is really used of it, the peak, and advice
@@ -50,12 +57,15 @@ TEXT = """\
 %gpu empty-cache             let go of old outputs and of what frameworks keep
 %%gpu turn                   run this cell when its turn on a shared GPU comes
       --timeout 5m           not at all, if that takes longer
-%gpu quota                   what you may have, have, and have left
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
 
 _MPS: dict[bool | None, Mps] = {None: "auto", True: "on", False: "off"}
 _HINT = "`%gpu help` shows what can be said."
+
+
+FOREVER = "366d"
+"""The longest wait that there is."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -67,6 +77,7 @@ class Command(Struct, frozen=True, kw_only=True):
     restart: bool = False
     off: bool = False
     save: bool = False
+    text: str = ""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,6 +95,8 @@ def read(line: str) -> Command:
     BadRequest, OutOfRange
         It cannot be read.
     """
+    if line.split()[:1] == ["ask"]:  # whatever it says: it is a message
+        return Command(verb="ask", text=line.strip()[len("ask") :].strip().strip("\"'"))
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -103,6 +116,11 @@ def read(line: str) -> Command:
         return read_attach(rest)
     if verb in ("detach", "release"):
         return _read_detach(rest)
+    if verb == "extend":
+        if len(rest) != 1:
+            raise BadRequest("%gpu extend takes a time.", hint="For example `%gpu extend 1h`.")
+        parse_duration(rest[0])
+        return Command(verb="extend", text=rest[0])
     if verb == "watch" and rest == ["off"]:
         return Command(verb="watch", off=True)
     if rest:
@@ -140,9 +158,11 @@ def read_attach(words: list[str]) -> Command:
     parser.add_argument("-n", "--name")
     parser.add_argument("-p", "--processes", type=_whole)
     parser.add_argument("--mps", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--for", dest="duration")
+    parser.add_argument("--wait")
     parser.add_argument("--restart", action="store_true")
     parser.add_argument("--save", action="store_true")
-    found = parser.parse_args(words)
+    found = parser.parse_args(with_wait(words))
     request = request_of(vars(found))
     return Command(verb="attach", request=request, restart=found.restart, save=found.save)
 
@@ -168,7 +188,28 @@ def request_of(found: dict[str, Any]) -> Request:
         name=found["name"],
         processes=found["processes"],
         mps=_MPS[found["mps"]],
+        duration=_time(found.get("duration")),
+        wait=_time(found.get("wait")),
     )
+
+
+def with_wait(words: list[str]) -> list[str]:
+    """Read ``--wait`` alone as for as long as it takes, and ``--wait 30m`` as ``--wait=30m``."""
+    found: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--wait":
+            timed = bool(left) and left[0][:1].isdigit() and left[0][-1:].isalpha()
+            word = f"--wait={left.pop(0) if timed else FOREVER}"
+        found.append(word)
+    return found
+
+
+def _time(text: str | None) -> str | None:
+    if text is not None:
+        parse_duration(text)
+    return text
 
 
 def _read_detach(words: list[str]) -> Command:

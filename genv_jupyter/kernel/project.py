@@ -147,6 +147,8 @@ def asked_of(mine: Environment | None, request: Request) -> Request:
         "name": request.name,
         "processes": request.processes,
         "mps": None if request.mps == "auto" else request.mps,
+        "duration": request.duration,
+        "wait": request.wait,
     }
     more = {key: value for key, value in said.items() if value is not None}
     return msgspec.structs.replace(base, **more)

@@ -242,7 +242,7 @@ class Session:
                 "restarted from here.",
                 hint="Restart it by hand, and attach first.",
             )
-        after = self.client.attach(before.id, request, cuda=cuda, restart=restart)
+        after = self._asked(before.id, request, cuda, restart)
         if restart and (after.applied != "live" or _held(before) != _held(after)):
             self._restart(after, "Attached; the kernel restarts now to see it.")
         after = self._applied(after)
@@ -275,6 +275,32 @@ class Session:
         head = "Released." if not draining else "Released, but still in use here."
         return self.status(environment=after, head=head)
 
+    def _asked(self, mine: str, request: Request, cuda: Cuda, restart: bool) -> Environment:
+        """Ask, and wait in the queue if that is wanted: what is said stands below the cell."""
+
+        def attempt() -> Environment:
+            return self.client.attach(mine, request, cuda=cuda, restart=restart)
+
+        if request.wait is None:
+            return attempt()
+        from genv_jupyter.kernel import waiting as queue
+
+        try:
+            return queue.attach(
+                self.client,
+                mine,
+                request,
+                attempt,
+                lambda said: print(words.wrapped(said), flush=True),
+            )
+        except queue.WaitOver as error:
+            raise Conflict(str(error), hint="Wait for longer, or ask for less.") from None
+        except queue.LeftQueue as left:
+            if left.served is None:
+                raise Ended("Left the queue: nothing was attached.") from None
+            self._applied(left.served)
+            raise Ended("It had just come, and is attached.") from None
+
     def _restart(self, environment: Environment, head: str) -> None:
         """Have the kernel restarted, and wait for it: the cells behind this one must not run."""
         print(head, flush=True)
@@ -292,7 +318,11 @@ class Session:
         )
 
 
-class Restarting(Exception):
+class Ended(Exception):
+    """The cell ends here, as somebody wanted: there is nothing to be shown of where."""
+
+
+class Restarting(Ended):
     """The cell ends because its kernel is being restarted; the next ones must not run."""
 
 

@@ -94,9 +94,14 @@ class StatusView(View):
             found.append(self._grants(environment))
             if environment.request is not None:
                 found.append(Text(f"Asked for: {words.asked(environment.request)}.", "dim", 2))
+            if environment.expires is not None:
+                found.append(Text(f"A lease: {words.until(environment.expires)}.", "dim", 2))
         else:
             found.append(Title(self.head or self._nothing(), mark))
             found.extend(self._room())
+        if environment is not None and environment.pending is not None:
+            asked = words.asked(environment.pending)
+            found.append(Text(f"In the queue for {asked}: `%gpu queue` says more.", "plain", 2))
         if environment is not None and environment.reason:
             reason = environment.reason
             if self.terminal and environment.cuda == "initialized":
@@ -286,6 +291,8 @@ def _state(environment: Environment) -> str:
         if environment.kernel_state == "idle" and environment.idle_since is not None:
             idle = datetime.now(UTC) - environment.idle_since
             state += f" {format_duration(idle.total_seconds())}"
+    if environment.expires is not None and environment.grants:
+        state += f", until {words.clock(environment.expires)}"
     return state
 
 

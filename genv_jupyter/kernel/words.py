@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from genv_jupyter.kernel.document import printable
 from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, Request
-from genv_jupyter.units import echo_memory, format_memory, format_share, format_since, short_uuid
+from genv_jupyter.units import (
+    echo_memory,
+    format_duration,
+    format_memory,
+    format_share,
+    format_since,
+    short_uuid,
+)
 
 short = short_uuid
 
@@ -43,6 +52,25 @@ def in_use(memory: int) -> str:
 def since(when: datetime, now: datetime | None = None) -> str:
     """Say since when, in local time, and how long that is."""
     return format_since(when, now or datetime.now(UTC))
+
+
+def clock(when: datetime, now: datetime | None = None) -> str:
+    """Say a time of day in local time, with the date where it is another day."""
+    local, today = when.astimezone(), (now or datetime.now(UTC)).astimezone()
+    return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def until(when: datetime, now: datetime | None = None) -> str:
+    """Say until when something is: ``until 15:10 (1 h 20 min left)``."""
+    left = (when - (now or datetime.now(UTC))).total_seconds()
+    state = f"{format_duration(left)} left" if left > 0 else f"over since {format_duration(-left)}"
+    return f"until {clock(when, now)} ({state})"
+
+
+def wrapped(text: str) -> str:
+    """Break a sentence for a screen, so that it does nothing but be read."""
+    lines = textwrap.wrap(text, 78, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(printable(line) for line in lines)
 
 
 def asked(request: Request | None) -> str:

@@ -166,7 +166,9 @@ def holder() -> Iterator[subprocess.Popen[bytes]]:
 def test_waiting_says_who_holds_what_and_goes_on_when_there_is_room(broker_home: Path) -> None:
     with holder() as held, Terminal([*GPU, "run", "1", "--wait", "--", "echo", "ran"]) as waiter:
         said = waiter.expect("holder of")
-        assert said.replace("\r\n", " ").startswith("Waiting (Ctrl-C ends it). No GPU is free")
+        assert said.replace("\r\n", " ").startswith(
+            "Waiting (Ctrl-C leaves the queue). First in the queue. No GPU is free"
+        )
         wait_until(lambda: not gone("echo"))
         assert not holding("echo")
         held.kill()

@@ -79,7 +79,19 @@ SCRIPT: list[tuple[str, Verb]] = [
     ("restart", lambda b: b.tell(KERNELS[1], phase="restarting", launch=1)),
     ("start the third", _start(2)),
     ("attach at start", _attach(2, Request(fraction=0.25))),
+    ("wait", _attach(0, Request(gpus=1, wait="1h", duration="2h"))),
+    ("make room", _detach(1)),
+    ("room", lambda b: b.applied(KERNELS[1])),
+    ("serve", lambda b: b.broker.queue.round()),
+    ("take it up", lambda b: b.applied(KERNELS[0])),
+    ("wait for more", _attach(1, Request(gpus=2, wait="1h"))),
+    ("leave", lambda b: _leave(b)),
 ]
+
+
+def _leave(bench: Bench) -> None:
+    for ticket in bench.broker.tickets(bench.me):
+        bench.broker.queue.leave(bench.me, ticket.id)
 
 
 def state_of(bench: Bench) -> State:
@@ -87,9 +99,11 @@ def state_of(bench: Bench) -> State:
     bench.broker.renew_wants(SERVER)
     wants = bench.broker.take_wants(SERVER)
     promised = {want.kernel for want in wants if want.action == "restart"}
+    places = {it.environment: (it.state, it.position) for it in bench.broker.tickets(bench.me)}
     return {
         environment.id: [
             (environment.state, repr(environment.request), environment.id in promised),
+            (places.get(environment.id), environment.expires is not None),
             *sorted(
                 (g.device, g.memory, g.compute, g.exclusive, g.state, g.applied)
                 for g in environment.grants
