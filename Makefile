@@ -59,10 +59,11 @@ bench: $(STAMPS)/test
 
 # The pictures of the documentation, and the tests that take them.
 PICTURES := sidebar=story-1-shared-light popover=popover-light notification=toast-lease-notebook \
-  history=history-device-light
+  history=history-device-light attach=attach-light
 
 screenshots: $(STAMPS)/test
-	pytest tests/browser/test_story.py tests/browser/test_around.py tests/browser/test_history.py
+	pytest tests/browser/test_story.py tests/browser/test_around.py tests/browser/test_history.py \
+	  tests/browser/test_form.py
 	$(foreach one,$(PICTURES),cp .artifacts/screenshots/$(lastword $(subst =, ,$(one))).png \
 	  docs/images/$(firstword $(subst =, ,$(one))).png;)
 

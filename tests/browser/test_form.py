@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.jupyter import Jupyter
-from tests.browser.pages import Notebook
+from tests.browser.pages import SCREENSHOTS, Notebook
 
 
 @pytest.fixture
@@ -68,8 +68,11 @@ def test_what_was_refused_stays_in_the_form_to_be_mended(notebook: Notebook) -> 
 
 def test_slider_stepper_and_devices_are_one_choice(notebook: Notebook) -> None:
     panel = notebook.notebook
+    notebook.resize(340)
     attach = notebook.fill_form(gpus="0.5")
     share = panel.get_by_label("GPUs", exact=True)
+    expect(panel).to_contain_text("50 %, 12 GiB, leaves 12 GiB")
+    panel.screenshot(path=SCREENSHOTS / "attach-light.png")
     slider = panel.get_by_role("slider")
     slider.press("ArrowRight")
     expect(share).to_have_value("0.55")
