@@ -7,6 +7,7 @@ NVIDIA's driver does with it.
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import signal
 import tempfile
@@ -157,8 +158,70 @@ async def test_what_ends_a_process_takes_it_off_mps_first(
     for one in (kernel, without):
         await server.manager(one).interrupt_kernel()
     assert told == [], "CUDA would work no more in it"
+    for one in (kernel, without):
+        await server.manager(one).restart_kernel(now=True)
+    assert told == [kernel], "its old process has ended, and the new one has joined nothing yet"
+    told.clear()
+    await server.known(kernel, applied="live")
     pids = {one: server.manager(one).provisioner.pid for one in (kernel, without)}
     for one in (kernel, without):
         await server.manager(one).shutdown_kernel(now=True)
     assert told == [kernel], "nobody answers, and it is ended all the same"
     assert not any(processes.alive(pid, None) for pid in pids.values())
+
+
+MPS_FAILS = """
+from cuda.bindings import driver as cuda
+raise RuntimeError(cuda.CUresult.{name})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("CUDA_ERROR_MPS_CONNECTION_FAILED", 805),
+        ("CUDA_ERROR_MPS_SERVER_NOT_READY", 807),
+        ("CUDA_ERROR_MPS_CLIENT_TERMINATED", 810),
+    ],
+)
+def test_an_error_of_mps_is_explained_once_under_its_traceback(
+    broker_home: Path, tmp_path: Path, name: str, code: int
+) -> None:
+    with Notebooks(tmp_path) as notebooks:
+        kernel = notebooks.kernel("llm")
+        assert kernel.run("%gpu attach 0.25").ok
+        ran = kernel.run(MPS_FAILS.format(name=name))
+        said = " ".join(ran.text.split())
+        assert not ran.ok and said.count(f"CUDA's error {code}") == 1, ran
+        assert "Restart the kernel" in said or "restart every kernel" in said
+
+
+@pytest.fixture
+def hanging(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A program in PATH that never comes to an end; comes before ``server``."""
+    program = tmp_path / "programs" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+async def test_a_daemon_that_hangs_keeps_nobody_waiting_but_who_needs_it(
+    hanging: None, server: Server
+) -> None:
+    needs, other = await server.start_kernel(), await server.start_kernel()
+    waiting = asyncio.ensure_future(server.gpu("PUT", f"environments/{needs}", {"fraction": 0.25}))
+
+    async def reserved() -> bool | None:
+        assert not waiting.done(), waiting.result()
+        return True if (await server.environment(needs))["grants"] else None
+
+    await eventually(reserved, "its device is reserved, and its daemon is being started")
+    answer = await server.gpu("PUT", f"environments/{other}", {"memory": "1GiB", "mps": "off"})
+    assert answer.status == 200 and answer.json["grants"]
+    assert (await server.gpu("GET", "devices")).status == 200
+    assert not waiting.done(), "all that was answered while it hangs"
+    answer = await waiting
+    assert answer.status == 200
+    (grant,) = answer.json["grants"]
+    assert "did not answer within 5 s" in grant["limits"]["memory"]["reason"]
