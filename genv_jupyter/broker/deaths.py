@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -41,13 +41,20 @@ _OOM_HOST = (
 )
 
 
+class _Counts(NamedTuple):
+    """How many processes Linux has killed for want of memory: in a group, on the host."""
+
+    group: int | None
+    host: int | None
+
+
 class _Watched(Struct):
     """A process, where Linux counts for it, and what that was, by steady seconds."""
 
     pid: int
     start: int | None
     files: tuple[Path, ...]
-    counts: deque[tuple[float, oom.Counters]]
+    counts: deque[tuple[float, _Counts]]
 
 
 class Deaths:
@@ -64,7 +71,7 @@ class Deaths:
 
     def round(self) -> None:
         """Note what Linux has counted so far, for every process that lives."""
-        now, books = self.core.steady(), self.core.books
+        now, books, host = self.core.steady(), self.core.books, oom.killed_on_host()
         for known in self._watched.keys() - books.environments.keys():
             del self._watched[known]
         for known in self._ended.keys() - books.environments.keys():
@@ -80,7 +87,7 @@ class Deaths:
                 watched = _Watched(row.pid, row.start, oom.files(row.pid), deque())
                 self._watched[environment] = watched
             if not watched.counts or processes.alive(row.pid, row.start):
-                watched.counts.append((now, oom.counted(watched.files)))
+                watched.counts.append((now, _Counts(oom.killed_in_group(watched.files), host)))
             while len(watched.counts) > 1 and now - watched.counts[1][0] >= LATELY:
                 watched.counts.popleft()
 
@@ -125,7 +132,8 @@ class Deaths:
         watched = self._watched.get(row.id)
         if watched is None or not watched.counts:
             return None
-        before, now = watched.counts[0][1], oom.counted(watched.files)
+        before = watched.counts[0][1]
+        now = _Counts(oom.killed_in_group(watched.files), oom.killed_on_host())
         if before.group is not None and now.group is not None and now.group > before.group:
             return _OOM_HERE.format(count=now.group - before.group)
         if before.host is not None and now.host is not None and now.host > before.host:

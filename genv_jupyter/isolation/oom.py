@@ -7,18 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 _COUNT = "oom_kill"
-
-
-class Counters(NamedTuple):
-    """How many processes were killed: in a process's control group, and on the whole host."""
-
-    group: int | None
-    host: int | None
 
 
 def files(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Path, ...]:
@@ -26,10 +18,15 @@ def files(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Path
     return tuple(_files(pid, proc, cgroups))
 
 
-def counted(paths: tuple[Path, ...], *, proc: Path = PROC) -> Counters:
-    """Read the counters again, of a process that may be gone."""
+def killed_on_host(*, proc: Path = PROC) -> int | None:
+    """Return how many processes Linux has killed for want of memory since it was booted."""
+    return _read(proc / "vmstat")
+
+
+def killed_in_group(paths: tuple[Path, ...]) -> int | None:
+    """Return how many it has killed in the group of a process, which may be gone."""
     found = (_read(path) for path in paths)
-    return Counters(next((it for it in found if it is not None), None), _read(proc / "vmstat"))
+    return next((count for count in found if count is not None), None)
 
 
 def _files(pid: int, proc: Path, cgroups: Path) -> Iterator[Path]:

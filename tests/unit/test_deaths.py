@@ -27,7 +27,8 @@ def desk(tmp_path: Path) -> Iterator[Bench]:
 def killed(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """What Linux counts; a test changes it."""
     counts = {"group": 3, "host": 7}
-    monkeypatch.setattr(oom, "counted", lambda files: oom.Counters(counts["group"], counts["host"]))
+    monkeypatch.setattr(oom, "killed_in_group", lambda files: counts["group"])
+    monkeypatch.setattr(oom, "killed_on_host", lambda: counts["host"])
     return counts
 
 
@@ -158,6 +159,6 @@ def test_counters_of_a_process_are_those_of_its_group(tmp_path: Path, line: str,
     path.parent.mkdir(parents=True)
     path.write_text("low 0\noom 3\noom_kill 2\n")
     found = oom.files(12, proc=proc, cgroups=groups)
-    assert oom.counted(found, proc=proc) == (2, 4)
+    assert (oom.killed_in_group(found), oom.killed_on_host(proc=proc)) == (2, 4)
     assert oom.files(13, proc=proc, cgroups=groups) == ()
-    assert oom.counted((), proc=tmp_path) == (None, None)
+    assert (oom.killed_in_group(()), oom.killed_on_host(proc=tmp_path)) == (None, None)
