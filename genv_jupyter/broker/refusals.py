@@ -99,6 +99,7 @@ def _expected(core: Core, row: EnvironmentRow, demand: Demand) -> dict[str, obje
 
 
 def _waiting(core: Core, row: EnvironmentRow) -> str:
+    """Say how many others wait."""
     number = sum(ticket.environment != row.id for ticket in core.books.line())
     if not number:
         return ""

@@ -16,7 +16,7 @@ from genv_jupyter.units import WHOLE, parse_duration, parse_share
 VERBS = (
     *("status", "attach", "detach", "release", "devices", "envs", "usage", "panel"),
     *("queue", "leave", "extend", "ask"),
-    *("watch", "empty-cache", "keep", "doctor", "help"),
+    *("watch", "empty-cache", "keep", "quota", "doctor", "help"),
 )
 OPTIONS = {
     "attach": (
@@ -57,6 +57,7 @@ TEXT = """\
 %gpu empty-cache             let go of old outputs and of what frameworks keep
 %%gpu turn                   run this cell when its turn on a shared GPU comes
       --timeout 5m           not at all, if that takes longer
+%gpu quota                   what you may have, have, and have left
 %gpu doctor                  driver, pool, broker, and how strong limits are"""
 """What ``%gpu?`` shows, and ``%gpu help`` with some notes."""
 
