@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from genv_jupyter.model import Want
 from tests.fakedriver.driver import FakeDriver
 from tests.fakedriver.fixtures import driver, fake_driver
 from tests.integration.servers import Server, another_process, attach, eventually
@@ -93,3 +95,39 @@ async def test_a_kernel_over_the_cap_is_interrupted_then_ended_and_comes_back_wi
     assert f"Process {before['pid']}" in notice["message"] and "(cap)" in notice["message"]
     after = await another_process(server, kernel, before["pid"])
     assert [it["device"] for it in after["grants"]] == [it["device"] for it in before["grants"]]
+
+
+@pytest.mark.parametrize("rules", [{}], indirect=True)
+@pytest.mark.parametrize("action", ["restart", "shutdown"])
+async def test_what_is_meant_for_an_idle_kernel_does_not_reach_one_at_work(
+    driver: FakeDriver, rules: None, server: Server, action: Any
+) -> None:
+    """A cell that begins in the last moment wins, and so does a restart by hand."""
+    kernel = await server.start_kernel()
+    known = server.host.reports.kernels[kernel]
+    pid = server.manager(kernel).provisioner.pid
+    want = Want(kernel=kernel, action=action, launch=known.launch, idle=True)
+
+    async def state(wanted: str) -> None:
+        async def look() -> bool:
+            return bool(known.state == wanted)
+
+        await eventually(look, wanted)
+
+    async with server.talk(kernel) as talk:
+        message = talk.client.execute("import time\ntry: time.sleep(600)\nexcept: print('!')")
+        await state("busy")
+        server.host._perform(want)
+        server.host._perform(msgspec.structs.replace(want, launch=known.launch - 1, idle=False))
+        await server.manager(kernel).interrupt_kernel()
+        assert (await talk.reply(message))["status"] == "ok"
+        await state("idle")
+        assert server.manager(kernel).provisioner.pid == pid
+    server.host._perform(want)
+
+    async def gone() -> bool:
+        if action == "shutdown":
+            return (await server.call("GET", "api", "kernels", kernel)).status == 404
+        return bool(server.manager(kernel).provisioner.pid not in (pid, None))
+
+    await eventually(gone, f"{action}, now that it is idle")
