@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.broker.leftovers import LeftoverSettings
+from genv_jupyter.broker.service import Broker
+from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import UnknownProcess
 from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import MARKER
+from genv_jupyter.ledger.live import LiveLedger
+from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import Principal
 from tests.unit.brokers import GIB, HALF, Bench, Kernel, bench
@@ -212,3 +216,42 @@ def test_grandchild_whose_parents_are_gone_stays_its_kernels(desk: Bench) -> Non
         assert only(desk).pid == pid
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+class Remembering(Bench):
+    """A bench whose broker keeps records, as those of users do."""
+
+    def open(self) -> Broker:
+        records = RecordsLedger(self.path.with_name("records.sqlite"))
+        records.open()
+        return Broker(
+            LiveLedger(self.path),
+            self.source,
+            records=records,
+            clock=self.clock,
+            steady=self.steady,
+        )
+
+    def reopen(self) -> None:
+        """Leave, as a broker does that nobody needs, and start another."""
+        self.broker.close()
+        self.source = SimulatedSource(self.source.devices)
+        self.broker = self.open()
+
+
+def test_next_broker_knows_from_the_records_whose_a_leftover_was(tmp_path: Path) -> None:
+    desk = Remembering(tmp_path / "ledger.sqlite")
+    try:
+        kernel, pid = left_by(desk)
+        strange = child(desk, str(uuid.uuid4()))
+        uses(desk, strange)
+        desk.reopen()
+        for _ in range(3):  # seen, looked up, known
+            desk.tick(1)
+        left = only(desk)
+        assert (left.pid, left.environment, left.after) == (pid, kernel.id, "ended")
+        assert desk.broker.end_process(desk.me, pid, left.start).state == "ending"
+        assert ended(desk, pid) == signal.SIGTERM
+        assert processes.alive(strange, None), "of another broker, perhaps"
+    finally:
+        desk.close()
