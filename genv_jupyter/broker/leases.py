@@ -12,6 +12,7 @@ import msgspec
 from traitlets.config import Configurable
 
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.rules.settings import THEN, Rules
 from genv_jupyter.broker.traits import Seconds
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import Conflict, OutOfRange
@@ -115,12 +116,18 @@ class Announcer:
             message = f"The lease of what is held here ends in {format_duration(left)}."
         else:
             message = f"The lease of what is held here is over since {format_duration(-left)}."
+        until = self.core.clock() + left
+        term = self.core.config.of(Rules).terms()["lease"]
+        if term.mode == "act" and not term.dry:
+            after = "then" if term.grace < 1 else f"{format_duration(term.grace)} after its end"
+            message += f" {after[0].upper()}{after[1:]} {THEN[term.action]}."
+            until += 0.0 if left > 0 else term.grace
         self.core.board.tell(
             row,
             "lease",
             message,
             hint="Extend it (`%gpu extend 1h`), or release what is no longer needed.",
-            until=self.core.clock() + left,
+            until=until,
             actions=("extend", "release"),
             topic=f"{expires} {left > 0}",
         )

@@ -454,7 +454,16 @@ def test_a_lease_that_is_over_is_announced_and_then_ends(ruled: MakeRuled) -> No
     desk = ruled(lease="act", lease_grace=GRACE)
     kernel = desk.kernel()
     lease(desk, kernel, 600)
-    desk.pass_(600 + GRACE - 1)
+    desk.pass_(599)
+    (notice,) = desk.notices()
+    assert notice.message.endswith(
+        "1 min after its end what is held is given back, and the kernel is restarted where CUDA "
+        "holds it."
+    )
+    desk.pass_(GRACE)
+    (notice,) = desk.notices()
+    assert notice.kind == "lease" and notice.until is not None
+    assert (notice.until - desk.broker.core.stamp()).total_seconds() == 1
     assert desk.wants() == [] and kernel.devices
     desk.pass_(2)
     assert [(it.action, it.idle) for it in desk.wants()] == [("restart", False)]
