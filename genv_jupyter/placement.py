@@ -181,7 +181,8 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
     """
     memory, fraction, compute = demand.memory, demand.fraction or 0, demand.compute or 0
     ceiling = policy.compute_overcommit - compute
-    apart = policy.share_between_users
+    apart = policy.share_between_users != "always"
+    shared = _OTHERS if apart else _SHARED  # where the owner is not: by somebody else
     best: Slot | None = None
     best_rank, best_left = 9, 0
     need, measured = memory or 0, -1
@@ -197,17 +198,19 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
         elif owner in slot.owners:
             rank = _MINE
         elif slot.shared:
-            rank = _SHARED
+            rank = shared
         elif best_rank <= _EMPTY:
             continue
         else:
             rank = _USED if slot.external and outsiders(slot, policy) else _EMPTY
-        if apart != "always" and others_on(slot, owner):
-            if apart == "never":
-                continue
-            rank = _MIXED if rank == _MINE else max(rank, _OTHERS)
         if rank > best_rank or (rank == best_rank and (rank in _FIRST or left >= best_left)):
             continue
+        if apart and others_on(slot, owner):
+            if policy.share_between_users == "never":
+                continue
+            rank = _MIXED if rank == _MINE else max(rank, _OTHERS)
+            if rank > best_rank or (rank == best_rank and left >= best_left):
+                continue
         if need < 1 or slot.exclusive or slot.health == "lost":
             continue
         if compute and slot.compute.get(owner, 0) > ceiling:
