@@ -225,9 +225,7 @@ def test_broker_killed_twice_neither_loses_the_turn_nor_blocks(server: Server, l
     waiting, _ = begin_waiting(second, log.cell("second"))
     later, _ = begin_waiting(third, log.cell("third"))
     for _ in range(2):
-        killed = broker_pid()
-        os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: listening() and broker_pid() != killed)  # those who wait start another
+        kill_broker()
         time.sleep(2.5)  # more than a new broker waits for those who come back
         assert log.lines == ["first begins"], "there are never two holders"
     log.end("first")
@@ -236,12 +234,18 @@ def test_broker_killed_twice_neither_loses_the_turn_nor_blocks(server: Server, l
     assert log.lines[2:] == ["second begins", "second ends", "third begins", "third ends"]
 
 
-def listening() -> bool:
-    try:
-        rendezvous.connect(timeout=1).close()
-    except OSError:
-        return False
-    return True
+def kill_broker() -> None:
+    """Kill the broker; those who wait start another."""
+    killed = broker_pid()
+    os.kill(killed, signal.SIGKILL)
+
+    def another_listens() -> bool:
+        try:
+            return broker_pid() != killed
+        except OSError:
+            return False
+
+    wait_for(another_listens)
 
 
 def test_holder_and_broker_killed_together(server: Server, log: Log) -> None:
@@ -353,8 +357,7 @@ def test_program_in_a_terminal_has_its_turn(server: Server, log: Log) -> None:
     # It has become the program, and still has the turn: its connection, and its locks.
     waiting, said = begin_waiting(first, log.cell("again"))
     assert "second.ipynb" in said
-    os.kill(broker_pid(), signal.SIGKILL)
-    wait_for(listening)
+    kill_broker()
     time.sleep(2.5)  # more than a new broker waits for those who come back
     assert log.lines[-1] == "program begins"
     assert started.communicate("\n", timeout=60) and started.returncode == 7
