@@ -54,6 +54,7 @@ bench: $(STAMPS)/test
 	python benchmarks/attach.py
 	python benchmarks/kernel_start.py
 	python benchmarks/nvidia_smi.py
+	python benchmarks/daemon.py
 	python benchmarks/sidebar.py
 	python benchmarks/sampling.py
 

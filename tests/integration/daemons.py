@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,20 @@ def look_up(name: str) -> User:
     return User(name, entry.pw_uid, entry.pw_gid, groups)
 
 
+def unprivileged(user: User) -> list[str]:
+    """Return the words before a command that make it the user's own.
+
+    It may still read files, since the interpreter may lie where only root can read it; that is not
+    enough to look into anybody's process.
+    """
+    program = shutil.which("setpriv")
+    if program is None:
+        pytest.skip("NOT TESTED: a daemon that is not root; setpriv (util-linux) is not there")
+    capability = "+dac_read_search"
+    ids = [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
+    return [program, *ids, f"--inh-caps={capability}", f"--ambient-caps={capability}"]
+
+
 class Daemon:
     """A host daemon in a directory of its own, with simulated devices."""
 
@@ -121,6 +136,10 @@ class Daemon:
         self.spec = spec
         self.user = user
         top.mkdir(mode=0o755)
+        if user is not None:  # as systemd's RuntimeDirectory= and StateDirectory= do
+            for name, mode in (("run", 0o755), ("state", 0o700)):
+                (top / name).mkdir(mode=mode)
+                os.chown(top / name, user.uid, user.gid)
         self.socket = top / "run" / "broker.sock"
         self.state = top / "state"
         self.log = top / "daemon.log"
@@ -140,6 +159,8 @@ class Daemon:
             environ.pop(name, None)
         command = [sys.executable, "-m", "genv_jupyter.broker", "--host"]
         command += ["--config", str(self.settings), "--socket", str(self.socket)]
+        if self.user is not None:
+            command = [*unprivileged(self.user), *command]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--state", str(self.state)], env=environ, stderr=log

@@ -35,6 +35,12 @@ def test_attach_is_compared_with_the_bare_database(tmp_path: Path) -> None:
     assert all(one["n"] >= 3 and one["median_ms"] > 0 for one in measured.values())
 
 
+def test_the_host_daemon_is_measured_with_several_clients(tmp_path: Path) -> None:
+    found = run("daemon", tmp_path, "--seconds", "1", "--clients", "1", "16")
+    assert found["1"]["n"] > 0 and found["16"]["n"] > 0
+    assert found["users"] == (4 if os.getuid() == 0 else 1)
+
+
 def test_kernel_start_is_compared_with_jupyters_own(tmp_path: Path) -> None:
     found = run("kernel_start", tmp_path, "--rounds", "1", "--magics", "1")
     assert found["starts"].keys() == {"plain", "stub", "ours"}

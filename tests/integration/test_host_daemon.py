@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import stat
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -361,3 +363,109 @@ def test_quotas_are_set_by_administrators_and_bind_everywhere(
         as_user(users["adm"], lambda: Client(start=False).unset_quota(lab))
     with pytest.raises(NoCapacity):
         own(users["ann"], sleeper(users["ann"], sleepers), Request(gpus=2))
+
+
+def test_a_daemon_that_is_not_root_serves_everybody(
+    users: dict[str, User],
+    monkeypatch: pytest.MonkeyPatch,
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    with serving(monkeypatch, user=users["cat"]) as daemon:
+        assert daemon.state.stat().st_uid == users["cat"].uid
+        held = own(users["ann"], sleeper(users["ann"], sleepers))
+        with pytest.raises(NotYours):
+            as_user(users["bob"], lambda: Client(start=False).detach(held.id))
+        again = as_user(users["ann"], lambda: Client(start=False).detach(held.id))
+        assert {grant.state for grant in again.grants} <= {"draining"}
+        daemon.kill()
+        daemon.start()
+        assert as_user(users["bob"], lambda: Client(start=False).health()).kind == "host"
+
+
+def test_a_socket_that_somebody_else_put_there_is_not_believed(
+    users: dict[str, User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory that anybody could have made, only root's or one's own process is."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o1777)
+        path = Path(place, "broker.sock")
+        monkeypatch.setenv("GENV_JUPYTER_HOST_SOCKET", str(path))
+        for name in ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE"):
+            monkeypatch.delenv(name, raising=False)
+        with socket.socket(socket.AF_UNIX) as trap:
+            trap.bind(str(path))
+            path.chmod(0o666)
+            pid = os.fork()
+            if pid == 0:  # whose process listens is what the other end sees
+                os.setresuid(users["bob"].uid, users["bob"].uid, users["bob"].uid)
+                trap.listen()
+                signal.pause()
+                os._exit(0)
+            try:
+                with pytest.raises(BrokerDown, match=r"is not believed|does not answer") as refused:
+                    deadline = time.monotonic() + 20
+                    while True:
+                        try:
+                            as_user(users["ann"], lambda: Client().health())
+                        except BrokerDown as error:  # until it listens
+                            if "refused" not in str(error) or time.monotonic() > deadline:
+                                raise
+                assert f"uid {users['bob'].uid}" in refused.value.message
+            finally:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def misbehave(path: Path, ready: int) -> None:
+    """Open connections of every bad kind, and keep them."""
+    kept = []
+    bad = [
+        b"GET /v1/health HTTP/1.1\r\nHost: bro",
+        b"PUT /v1/environments/x HTTP/1.1\r\nContent-Length: 100\r\n\r\n{",
+        b"GET /v1/events HTTP/1.1\r\nHost: broker\r\n\r\n",
+        b"POST /v1/placements HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"GET /v1/health HTTP/1.1\r\nX: " + b"a" * 10_000_000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        os.urandom(4096),
+        b"GET /v1/devices HTTP/1.1\r\nHost: broker\r\n\r\n" * 2000,
+        b"",
+    ]
+    for number in range(90):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(0.2)
+        sock.connect(str(path))
+        with contextlib.suppress(OSError):  # it was refused meanwhile, or nobody reads so much
+            sock.sendall(bad[number % len(bad)])
+        kept.append(sock)
+    os.write(ready, b"1")
+    signal.pause()
+
+
+def test_who_misbehaves_keeps_nobody_waiting(
+    daemon: Daemon, users: dict[str, User], sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    pid = sleeper(users["bob"], sleepers)
+    held = own(users["bob"], pid)
+    read, ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(users["ann"].uid, users["ann"].uid, users["ann"].uid)
+            misbehave(daemon.socket, ready)
+        finally:
+            os._exit(0)
+    try:
+        assert os.read(read, 1) == b"1"
+
+        def work() -> int:
+            client = Client(start=False)
+            return sum(client.attach(held.id, HALF).id == held.id for _ in range(20))
+
+        assert as_user(users["bob"], work) == 20
+        assert as_user(users["adm"], lambda: Client(start=False).health()).pid == daemon.pid
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(ready)
+    assert "Traceback" not in daemon.log.read_text()
