@@ -24,11 +24,11 @@ FRONT_END := package.json tsconfig.json install.json \
   $(shell find labextension -type f -not -path '*/lib/*' -not -path '*/node_modules/*' -not -name '*.tsbuildinfo' 2>/dev/null)
 DATA_FILES := $(shell find jupyter-config -type f 2>/dev/null)
 
-.PHONY: help lab test lint pytest bench screenshots wheel clean
+.PHONY: help lab test lint pytest bench soak screenshots wheel clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
-	@echo "Also: lint, pytest (ARGS=...), bench, screenshots, wheel, clean."
+	@echo "Also: lint, pytest (ARGS=...), bench, soak, screenshots, wheel, clean."
 
 # --- the two commands ----------------------------------------------------------------------------
 
@@ -54,6 +54,7 @@ bench: $(STAMPS)/test
 	python benchmarks/attach.py
 	python benchmarks/kernel_start.py
 	python benchmarks/nvidia_smi.py
+	python benchmarks/viewers.py
 	python benchmarks/daemon.py
 	python benchmarks/sidebar.py
 	python benchmarks/sampling.py
@@ -61,6 +62,11 @@ bench: $(STAMPS)/test
 # The pictures of the documentation, and the tests that take them.
 PICTURES := sidebar=story-1-shared-light popover=popover-light notification=toast-lease-notebook \
   history=history-device-light attach=attach-light
+
+# MINUTES=2 is what `make test` does.
+MINUTES ?= 10
+soak: $(STAMPS)/test
+	python benchmarks/soak.py --minutes $(MINUTES)
 
 screenshots: $(STAMPS)/test
 	pytest tests/browser/test_story.py tests/browser/test_around.py tests/browser/test_history.py \
