@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from genv_jupyter.broker import discretion
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.contention import Contention
 from genv_jupyter.broker.deaths import Deaths
@@ -146,7 +147,8 @@ class Core:
             )
         if row.owner != principal.key and not principal.admin:
             raise NotYours(
-                f"This environment belongs to {row.user}.", hint="Ask its owner to change it."
+                f"This environment belongs to {discretion.seen(self, row, principal).user}.",
+                hint="Ask its owner to change it.",
             )
         return row
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from traitlets import Enum
 from traitlets.config import Configurable
 
-from genv_jupyter.broker.core import Core
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import Principal
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.core import Core
 
 SOMEBODY = "another user"
 
@@ -44,6 +46,11 @@ def seen(core: Core, row: EnvironmentRow, viewer: Principal | None) -> Seen:
     if level == "path":
         return Seen(row.user, name, row.path, True)
     return Seen(row.user if level == "name" else SOMEBODY, None, None, False)
+
+
+def hides_users(core: Core) -> bool:
+    """Say whether users do not even see each other's names."""
+    return bool(core.config.of(Discretion).others_see == "taken")
 
 
 def owner_of(row: EnvironmentRow) -> Principal:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
+from genv_jupyter.broker.discretion import SOMEBODY
 from genv_jupyter.broker.history import FINEST, MINUTE, History
 from genv_jupyter.broker.stretches import MIB
 from genv_jupyter.errors import NotYours, Unavailable, UnknownDevice, UnknownEnvironment
@@ -41,6 +44,7 @@ from genv_jupyter.rollup import (
 )
 from genv_jupyter.units import WHOLE
 
+OTHERS = "others"
 FINE_REPORT = 2 * 86400
 """Seconds: a report of no more than this begins at a minute, others at a full hour."""
 
@@ -62,6 +66,8 @@ class Past:
         UUIDs of the present devices.
     simulated
         Says whether they are.
+    hides
+        Says whether users do not see each other's names.
     """
 
     def __init__(
@@ -70,11 +76,13 @@ class Past:
         clock: Callable[[], float],
         devices: Container[str],
         simulated: Callable[[], bool],
+        hides: Callable[[], bool] = lambda: False,
     ) -> None:
         self._history = history
         self.clock = clock
         self.devices = devices
         self.simulated = simulated
+        self.hides = hides
 
     @property
     def history(self) -> History:
@@ -169,7 +177,8 @@ class Past:
                 hint="It held no GPU, or that is too long ago.",
             )
         if holder.owner != principal.key and not principal.admin:
-            raise NotYours(f"This environment belonged to {holder.user}.", hint="Ask its owner.")
+            who = SOMEBODY if self.hides() else holder.user
+            raise NotYours(f"This environment belonged to {who}.", hint="Ask its owner.")
         cells = run(lambda it: samples.grant_points(it, environment, level, first, step))
         for ((whose, device), at), sums in coarser(pending, step).items():
             if whose == environment and at >= first:
@@ -204,9 +213,22 @@ class Past:
         if not found:
             return ()
         holders = records.run(samples.holders_of) | self.history.pending()[2]
+        holders = self._shown(holders, principal)
         return tuple(
             _event(record, holders.get(record.environment or ""), principal) for record in found
         )
+
+    def _shown(
+        self, holders: Mapping[str, Holder], principal: Principal | None
+    ) -> dict[str, Holder]:
+        """Return whose environments were, as somebody may know it: all others may be as one."""
+        if not self.hides() or (principal is not None and principal.admin):
+            return dict(holders)
+        own = None if principal is None else principal.key
+        return {
+            name: it if it.owner == own else replace(it, owner=OTHERS, user=SOMEBODY)
+            for name, it in holders.items()
+        }
 
     def report(self, principal: Principal, since: float, by: By) -> UsageReport:
         """Add up what everybody had."""
@@ -225,7 +247,7 @@ class Past:
         for (key, at), late in late_grants.items():
             if at >= first:
                 grants[key] = combine(grants.get(key, GrantSums()), late)
-        holders |= late_holders
+        holders = self._shown(holders | late_holders, principal)
         seen = max((sums.seen for sums in devices.values()), default=0)
         return UsageReport(
             by=by,

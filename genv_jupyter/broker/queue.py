@@ -16,7 +16,7 @@ import msgspec
 from genv_jupyter.broker import attach, failpoints, fence, release
 from genv_jupyter.broker.attach import Attempt
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.discretion import label_of
+from genv_jupyter.broker.discretion import label_of, seen
 from genv_jupyter.broker.line import asked_by
 from genv_jupyter.broker.release import FRESH
 from genv_jupyter.broker.stays import durations
@@ -175,7 +175,8 @@ class Queue:
             row, found = self._find(ticket)
             if row.owner != principal.key and not principal.admin:
                 raise NotYours(
-                    f"This place in the queue is {row.user}'s.", hint="Only they can leave it."
+                    f"This place in the queue is that of {seen(core, row, principal).user}.",
+                    hint="Only they can leave it.",
                 )
             if found.state == "granted":
                 self.claim(row)

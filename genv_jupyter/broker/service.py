@@ -15,7 +15,7 @@ from genv_jupyter.broker.asking import Asking
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.discretion import label_of
+from genv_jupyter.broker.discretion import hides_users, owner_of, seen
 from genv_jupyter.broker.history import History
 from genv_jupyter.broker.history_view import Past
 from genv_jupyter.broker.housekeeping import Housekeeper
@@ -114,7 +114,13 @@ class Broker:
         if records is not None:
             core.history = History(records, self.books, core.usable, core.notices)
         core.quotas = Quotas(core, records)
-        self.past = Past(core.history, clock, self.books.slots, lambda: core.inventory.simulated)
+        self.past = Past(
+            core.history,
+            clock,
+            self.books.slots,
+            lambda: core.inventory.simulated,
+            lambda: hides_users(core),
+        )
         core.notices.extend(ledger.open())
         self.books.load()
         release.tie_up(self.core)
@@ -192,10 +198,13 @@ class Broker:
                 grant.device for grant in grants if grant.state == "granted" and not grant.exclusive
             )
 
-    def label_of(self, environment: str) -> tuple[str, str | None]:
-        """Return the user and the name of an environment, for people."""
-        row = self.books.environments.get(environment)
-        return ("", None) if row is None else (row.user, label_of(row))
+    def label_of(self, environment: str, viewer: str) -> tuple[str, str | None]:
+        """Return the user and the name of an environment, as the owner of another may see it."""
+        row, asker = (self.books.environments.get(it) for it in (environment, viewer))
+        if row is None or asker is None:
+            return "", None
+        shown = seen(self.core, row, owner_of(asker))
+        return shown.user, shown.name
 
     def nvidia_smi(self, principal: Principal, environment: str, call: SmiCall) -> SmiAnswer:
         """Answer a call of nvidia-smi inside an environment."""

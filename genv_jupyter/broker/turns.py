@@ -54,7 +54,7 @@ class Turns:
     environment_of
         Finds the environment of a process.
     label_of
-        Returns (user, name) of an environment, for people.
+        Returns (user, name) of an environment, as the owner of a second one may see them.
     clock
         Seconds since the epoch.
     """
@@ -63,7 +63,7 @@ class Turns:
         self,
         directory: Path,
         environment_of: Callable[[int], str | None],
-        label_of: Callable[[str], tuple[str, str | None]],
+        label_of: Callable[[str, str], tuple[str, str | None]],
         clock: Callable[[], float],
     ) -> None:
         self.directory = directory
@@ -185,18 +185,20 @@ class Turns:
         for holder in self.holding:
             if holder.devices & ticket.devices and holder.environment not in seen:
                 seen.add(holder.environment)
-                yield self._place(holder.environment, "holding", holder.since)
+                yield self._place(ticket, holder.environment, "holding", holder.since)
         for device in sorted(ticket.devices):
             found = self._locker(device)
             if found is not None and found[0] not in {*seen, ticket.environment}:
                 seen.add(found[0])
-                yield self._place(found[0], "holding", found[1])
+                yield self._place(ticket, found[0], "holding", found[1])
         for other in self.waiting[: self.waiting.index(ticket)]:
             if other.devices & ticket.devices:
-                yield self._place(other.environment, "waiting", other.since)
+                yield self._place(ticket, other.environment, "waiting", other.since)
 
-    def _place(self, environment: str | None, state: str, since: float) -> TurnPlace:
-        user, name = ("", None) if environment is None else self.label_of(environment)
+    def _place(self, asker: Ticket, environment: str | None, state: str, since: float) -> TurnPlace:
+        user, name = "", None
+        if environment is not None:
+            user, name = self.label_of(environment, asker.environment)
         return TurnPlace(
             environment=environment,
             user=user,

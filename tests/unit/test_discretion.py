@@ -11,8 +11,12 @@ import pytest
 from traitlets.config import Config
 
 from genv_jupyter.broker.config import BrokerConfig
+from genv_jupyter.broker.discretion import SOMEBODY
 from genv_jupyter.broker.events import Listener, Publisher
-from genv_jupyter.errors import NoCapacity
+from genv_jupyter.broker.history_view import Past
+from genv_jupyter.errors import NoCapacity, NotYours
+from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.ledger.samples import Holder
 from genv_jupyter.model import Event, Principal
 from tests.unit.brokers import HALF, WHOLE, Bench, bench
 
@@ -110,3 +114,41 @@ def told(listener: Listener) -> list[Event]:
         assert line is not None
         found.append(msgspec.json.decode(line, type=Event))
     return found
+
+
+@pytest.mark.parametrize(("level", "named"), [("path", True), ("name", True), ("taken", False)])
+def test_a_refusal_to_touch_and_a_place_in_line_name_no_more(
+    desk: Bench, level: str, named: bool
+) -> None:
+    see(desk, level)
+    kernel = desk.kernel(path="secret.ipynb")
+    kernel.attach(HALF)
+    with pytest.raises(NotYours) as refused:
+        desk.broker.detach(OTHER, kernel.id)
+    assert (desk.me.name in refused.value.message) == named
+    process = desk.process()
+    theirs = EnvironmentRow.nobody(OTHER.key)
+    theirs = msgspec.structs.replace(theirs, id="theirs", pid=process.pid)
+    with desk.broker.books.change() as change:
+        change.put_environment(theirs)
+    user, name = desk.broker.label_of(kernel.id, theirs.id)
+    assert (user == desk.me.name, name is not None) == (named, level == "path")
+    own = desk.kernel(path="other.ipynb")
+    assert desk.broker.label_of(kernel.id, own.id) == (desk.me.name, "secret.ipynb")
+
+
+def test_history_names_nobody_where_users_are_hidden(tmp_path: Path) -> None:
+    class Nothing:
+        """No history: only what is made of holders matters here."""
+
+    hidden = [True]
+    past = Past(Nothing(), lambda: 0.0, (), lambda: True, lambda: hidden[0])  # type: ignore[arg-type]
+    holders = {
+        "a": Holder(environment="a", owner="local:1", user="ann", name="x", seen=0),
+        "b": Holder(environment="b", owner=OTHER.key, user="bob", name="y", seen=0),
+    }
+    shown = past._shown(holders, OTHER)
+    assert (shown["b"], shown["a"].owner, shown["a"].user) == (holders["b"], "others", SOMEBODY)
+    assert past._shown(holders, ADMIN) == holders
+    hidden[0] = False
+    assert past._shown(holders, OTHER) == holders

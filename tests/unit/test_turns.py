@@ -33,7 +33,7 @@ class Desk:
         self.turns = Turns(
             directory / "turns",
             self.families.get,
-            lambda environment: ("ada", f"{environment}.ipynb"),
+            lambda environment, viewer: ("ada", f"{environment}.ipynb"),
             lambda: self.now,
         )
 
