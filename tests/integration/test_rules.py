@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from traitlets.config import Config
 
+from genv_jupyter.broker.config import BrokerConfig
+from genv_jupyter.broker.service import Broker
+from genv_jupyter.devices.nvml import NvmlSource
 from genv_jupyter.isolation import processes
-from genv_jupyter.model import Request
+from genv_jupyter.ledger.live import LiveLedger
+from genv_jupyter.model import Principal, Request
 from genv_jupyter.notices import Notice
 from tests.fakedriver.driver import FakeDriver
 from tests.fakedriver.fixtures import driver, fake_driver
@@ -249,3 +254,57 @@ def test_who_is_not_this_user_alone_is_not_touched(
     rounds(playing, 4)
     assert not ended(pid)
     assert kernel.run("child.kill(); child.wait()").ok
+
+
+BECOME = """
+import ctypes
+if {uid} != os.getuid():
+    os.setgid({uid})
+    os.setuid({uid})
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # it can be looked at as anybody's own process
+print(flush=True)
+signal.pause()
+"""
+
+
+def test_an_outsider_is_ended_and_root_and_whoever_has_no_cuda_are_not(
+    driver: FakeDriver, tmp_path: Path
+) -> None:
+    """A broker in this process, which acts for an ordinary user also where root runs the tests."""
+    user = os.getuid() or 54321
+    config = Config({"Rules": {"outside": "act", "outside_grace": 0, "patience": 0, "pause": 0}})
+    source = NvmlSource()
+    broker = Broker(LiveLedger(tmp_path / "ledger"), source, config=BrokerConfig(config))
+    broker.rules.me = broker.rules.scene.me = user
+    hold = HOLD.format(memory=GIB, ignored=DEAF)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", hold + BECOME.format(uid=uid)], stdout=subprocess.PIPE
+        )
+        for uid in (user, os.getuid())
+    ]
+    without = subprocess.Popen(["sleep", "600"], user=user if os.getuid() == 0 else None)
+    outsider, system = started
+    try:
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline()
+        listed = [{"pid": without.pid, "memory": 9 * GIB, "type": "compute"}]
+        driver.set_processes(driver.uuids[1], listed)
+        while outsider.poll() is None:
+            broker.tick()
+            broker.tick_rules()
+        assert outsider.returncode == -signal.SIGKILL
+        for _ in range(4):
+            broker.tick()
+            broker.tick_rules()
+        assert without.poll() is None
+        assert os.getuid() != 0 or system.poll() is None
+        told = broker.notices(Principal(realm="local", id=str(user), name=""))
+        assert not any(str(without.pid) in it.message for it in told)
+    finally:
+        for process in (*started, without):
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        broker.close()

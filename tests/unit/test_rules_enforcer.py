@@ -295,6 +295,8 @@ def test_outsiders_that_may_be_somebodys_are_not_ended(
         getattr(desk.proof, why).add(stranger.pid)
     desk.pass_(5 * PAUSE)
     assert not gone(stranger.pid) and desk.acted() == []
+    if why in ("graphics", "without_cuda", "system"):
+        assert desk.notices() == [], "nor is it blamed"
 
 
 def test_a_host_acts_for_each_owner_and_never_for_root(
@@ -440,6 +442,29 @@ def test_never_a_kill_while_a_cell_runs(sleepy: Callable[..., tuple[Ruled, Kerne
     order = enforcer.Order(step="restart", breach=found.breach)
     desk.broker.rules._take(order)
     assert desk.wants() == [] and desk.acted() == [] and kernel.devices
+
+
+@pytest.mark.parametrize("action", ["restart", "shutdown"])
+def test_a_cell_that_begins_while_the_action_is_written_down_wins(
+    sleepy: Callable[..., tuple[Ruled, Kernel]], action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, kernel = sleepy(idle="act", idle_action=action)
+    desk.pass_(AFTER + GRACE)
+    append = desk.records.append
+
+    def written(records: Any) -> None:
+        append(records)
+        desk.tell(kernel.id, kernel_state="busy", idle_since=None)
+
+    monkeypatch.setattr(desk.records, "append", written)
+    desk.pass_(1)
+    monkeypatch.undo()
+    assert len(desk.acted()) == 1 and desk.wants() == [] and kernel.devices
+    desk.pass_(1)
+    assert desk.notices() == []
+    desk.records.close()
+    desk.records.open()
+    assert [it.event for it in desk.records.history()][-1] == enforcer.WITHHELD
 
 
 # -- leases ----------------------------------------------------------------------------------------

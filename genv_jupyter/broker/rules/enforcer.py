@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 ACTED = "RuleActed"
 WOULD = "RuleWouldAct"
+WITHHELD = "RuleWithheld"
 RECENT = 300.0
 """Seconds for which what an earlier broker did is told by the next: it may have had no time to."""
 
@@ -82,7 +83,7 @@ class Enforcer:
         self.me = os.getuid() if me is None else me
         self.proof = proof
         self.acted: Counter[tuple[Rule, Step]] = Counter()
-        self.scene = Scene(core, self.me, self.quota_of)
+        self.scene = Scene(core, self.me, self.quota_of, lambda pid: self.proof.runs_cuda(pid))
         self.board = telling.Teller(core)
         self.rungs: dict[Key, Rung] = {}
         self._seen = float("-inf")
@@ -198,23 +199,28 @@ class Enforcer:
 
     def _whole(self, order: Order, row: EnvironmentRow) -> None:
         """Restart or shut down a kernel, or take back what a process without a server holds."""
-        rule = order.breach.key.rule
-        idle = rule == "idle"
         with self.lock:
-            if not kernels.may(self.core, row, idle=idle):
+            if not kernels.may(self.core, row, idle=order.breach.key.rule == "idle"):
                 return
         self._write(order, row)
         failpoints.reach("before_rule_step")
         with self.lanes.of(row.id), self.lock:
-            present = self.core.books.environments.get(row.id)
-            if present is None or not kernels.may(self.core, present, idle=idle):
-                return
-            if order.step == "shutdown":
-                kernels.shut_down(self.core, present, idle=idle)
-            else:
-                kernels.give_back(self.core, present, rule)
+            done = self._done(order, row.id)
             failpoints.reach("after_rule_step")
-            self.board.ended(present, _reason(order))
+            if done:
+                self.board.ended(row, _reason(order))
+            else:  # it went to work in this very moment: what was written was not done
+                self.core.record(WITHHELD, row, reason=_reason(order))
+
+    def _done(self, order: Order, environment: str) -> bool:
+        """Do that to an environment, if it is still right; say whether it was."""
+        row, rule = self.core.books.environments.get(environment), order.breach.key.rule
+        if row is None or not kernels.may(self.core, row, idle=rule == "idle"):
+            return False
+        if order.step == "shutdown":
+            kernels.shut_down(self.core, row, idle=rule == "idle")
+            return True
+        return kernels.give_back(self.core, row, rule)
 
     # -- writing it down ------------------------------------------------------------------------
 

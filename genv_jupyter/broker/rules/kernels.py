@@ -48,11 +48,11 @@ def shut_down(core: Core, row: EnvironmentRow, *, idle: bool) -> None:
         core.books.want(row.server, want, until=core.steady() + HEARD)
 
 
-def give_back(core: Core, row: EnvironmentRow, rule: Rule) -> None:
+def give_back(core: Core, row: EnvironmentRow, rule: Rule) -> bool:
     """Take back all that an environment holds, and have its kernel restarted where it must be.
 
     Both are one transaction: after a crash either both stand or neither. A kernel without CUDA
-    lets go of its devices as it is.
+    lets go of its devices as it is. Returns whether that was done.
     """
     held = any(
         usage is not None and usage.own.get(row.id)
@@ -68,12 +68,13 @@ def give_back(core: Core, row: EnvironmentRow, rule: Rule) -> None:
             reason=f"{TAKEN_BACK[rule]} {release.RESTART_TO_FREE}",
         )
     except Conflict:
-        return  # another kernel is taking over: it is judged by itself then
+        return False  # another kernel is taking over: it is judged by itself then
     failpoints.reach("inside_rule_step")
     if row.restart is not None and row.server is not None:
         idle = rule == "idle"
         want = Want(kernel=row.id, action="restart", launch=row.launch, idle=idle)
         core.books.want(row.server, want)
+    return True
 
 
 def owed(row: EnvironmentRow) -> Rule | None:

@@ -11,7 +11,7 @@ from genv_jupyter.broker.rules import cap, foreign, idle, kernels, lease, outsid
 from genv_jupyter.broker.rules.breaches import Breach, Key, Target
 from genv_jupyter.broker.rules.protection import spared
 from genv_jupyter.broker.rules.quota import Holding, Quota
-from genv_jupyter.broker.usage import DeviceUsage
+from genv_jupyter.broker.usage import DeviceUsage, Outsider
 from genv_jupyter.broker.usage_view import used_now
 from genv_jupyter.devices.source import ProcessKind
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
@@ -29,16 +29,24 @@ class Scene:
         The uid whose processes a user's broker may act upon; a host's acts for each owner.
     quota_of
         Returns what an owner may hold; ``None`` where there is no quota.
+    runs_cuda
+        Says whether a process has CUDA: in a container the driver may mean another by its number.
     """
 
-    def __init__(self, core: Core, me: int, quota_of: QuotaOf) -> None:
+    def __init__(
+        self, core: Core, me: int, quota_of: QuotaOf, runs_cuda: Callable[[int], bool]
+    ) -> None:
         self.core = core
         self.me = me
         self.quota_of = quota_of
+        self.runs_cuda = runs_cuda
+        self._proved: set[tuple[int, int | None]] = set()
 
     def breaches(self, *, slack: int, idle_after: float) -> Iterator[Breach]:
         """Yield what is broken at this moment."""
         core = self.core
+        outsiders = {(it.pid, it.start) for usage in core.usage.values() for it in usage.outside}
+        self._proved &= outsiders
         for uuid, usage in core.usage.items():
             if not self.unsure(Key("cap", "", uuid)):
                 yield from self._on_device(uuid, usage, slack)
@@ -114,12 +122,21 @@ class Scene:
                 member=False,
                 me=me,
             )
+            if why is None and not self._has_cuda(it):
+                why = "it has no CUDA"
             target = Target(pid=it.pid, start=it.start, memory=it.memory, name=it.name, spared=why)
             by_owner.setdefault(f"local:{it.uid}", []).append(target)
         for owner, targets in by_owner.items():
             found = outside.judge(owner, uuid, label, targets)
             if found is not None:
                 yield found
+
+    def _has_cuda(self, it: Outsider) -> bool:
+        """Say whether a process has CUDA; once seen it is not looked for again."""
+        who = it.pid, it.start
+        if who not in self._proved and self.runs_cuda(it.pid):
+            self._proved.add(who)
+        return who in self._proved
 
     def _own(self, usage: DeviceUsage, row: EnvironmentRow) -> list[Target]:
         me = self.uid_of(row)
