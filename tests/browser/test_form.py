@@ -114,6 +114,7 @@ def test_a_quick_choice_tells_what_it_comes_to_and_who_stands_in_its_way(
     expect(panel).to_contain_text("GPU 0: debug.ipynb of")
     notebook.shoot("form-blocked", themes=("light", "dark"))
     assert jupyter.environment("llm.ipynb")["request"] is None, "nothing was asked for"
+    whole.hover()
     panel.get_by_role("button", name="Release debug.ipynb").click()
     jupyter.until(lambda: not jupyter.gpu("GET", f"environments/{kernel}")["grants"])
     whole.hover()

@@ -211,7 +211,7 @@ def test_pictures_of_a_narrow_and_of_a_wide_panel(jupyter: Jupyter, page: Page) 
     notebook.shoot("panel", themes=("light", "dark"))
     notebook.notebook.get_by_role("button", name="Other…").click()
     notebook.notebook.get_by_label("Memory").fill("4G")
-    expect(notebook.notebook).to_contain_text("50 %, 3.7 GiB, leaves 16.6 GiB")
+    expect(notebook.notebook).to_contain_text("50 %, 3.7 GiB, leaves 8.3 GiB")
     notebook.shoot("form", themes=("light", "dark"))
     for name, width in (("narrow", 200), ("wide", 460)):
         notebook.resize(width)

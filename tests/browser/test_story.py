@@ -148,7 +148,7 @@ def test_story(driver: FakeDriver, jupyter: Jupyter, page: Page) -> None:
     dialog.get_by_role("button", name="At next start").click()
     desk.expect_summary("GPU: 1, at restart")
     assert jupyter.environment("debug.ipynb")["pid"] == old["pid"]
-    desk.notebook.get_by_role("button", name="Restart", exact=True).click()
+    desk.notebook.get_by_role("button", name="Restart to free").click()
     dialog.get_by_role("button", name="Restart").click()
     jupyter.until(lambda: jupyter.environment("debug.ipynb")["pid"] not in (old["pid"], None))
     desk.expect_summary("GPU: 1")

@@ -62,7 +62,7 @@ def test_use_against_the_cap(page: Page, tmp_path: Path, fake_driver: MakeDriver
         inner.evaluate("node => void (node.style.width = '')")
 
         # What is folded away is so at the next visit.
-        notebook.device(0).get_by_role("button", name="GPU 0").click()
+        notebook.device(0).get_by_role("button", name="GPU 0", exact=True).click()
         expect(notebook.device(0)).to_contain_text("2 holders")
         expect(notebook.device(0)).not_to_contain_text("debug.ipynb")
         notebook.panel.get_by_role("button", name="This notebook").press("Enter")
