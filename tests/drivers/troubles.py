@@ -566,8 +566,8 @@ PROCESSES = (
         name="leftover",
         says="a child of a kernel that is gone still holds memory",
         shows="Shown as a leftover with pid, age and former kernel, its memory not free; “outlived "
-        "its kernel and holds 1 GiB on GPU 0”. One click, or `jupyter gpu leftovers --end PID`, ends "
-        "that very process.",
+        "its kernel and holds 1 GiB on GPU 0”. One click, or `jupyter gpu leftovers --end PID`, "
+        "ends that very process.",
         before=lambda stage: leave_child(stage),
         seen=lambda stage: (
             len(stage.broker.leftovers(stage.me)) == 1
