@@ -10,6 +10,7 @@ import os
 import subprocess
 from unittest import mock
 
+import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -77,6 +78,12 @@ class Life(World, RuleBasedStateMachine):
     @invariant()
     def what_is_used_is_counted(self) -> None:
         self.check_counted()
+
+    @invariant()
+    def places_in_the_queue_are_in_order(self) -> None:
+        tickets = self.bench.broker.books.tickets
+        assert tickets.keys() <= self.bench.broker.books.environments.keys()
+        assert len({ticket.number for ticket in tickets.values()}) == len(tickets)
 
     # -- kernels begin and end --------------------------------------------------------------
 
@@ -205,6 +212,55 @@ class Life(World, RuleBasedStateMachine):
             given = self.rows(kernel)
             self.ask(kernel, request, caller, restart)
             assert self.rows(kernel) == given, "Run All"
+
+    # -- the queue --------------------------------------------------------------------------
+
+    @rule(number=who, request=requests, wait=st.sampled_from((30, 3600)), leased=st.booleans())
+    def waited(self, number: int, request: Request, wait: int, leased: bool) -> None:
+        kernel = self.kernel(number)
+        if kernel is None:
+            return
+        before = self.everything()
+        more = msgspec.structs.replace(request, wait=wait, duration=3600 if leased else None)
+        try:
+            after = self.ask(kernel, more, "server", restart=False)
+        except GpuError as error:
+            assert 400 <= error.status < 500
+            assert self.everything() == before
+            return
+        self.check_really_free(kernel, before)
+        waits = kernel.id in self.bench.broker.books.tickets
+        assert waits == (after.state == "waiting") == (after.pending is not None)
+        assert not waits or self.everything() == before
+
+    @rule(served=st.booleans())
+    def queue_went_on(self, served: bool) -> None:
+        before = self.everything()
+        self.bench.broker.queue.round()
+        for kernel in self.kernels:
+            self.check_really_free(kernel, before)
+        if served:
+            self.server_does_what_is_wanted()
+
+    @rule(number=who, request=requests, others=st.integers(1, 3), served=st.booleans())
+    def turn_came(self, number: int, request: Request, others: int, served: bool) -> None:
+        """Somebody waits until enough others have given back what they had."""
+        self.waited(number, request, 3600, leased=False)
+        for _ in range(others):
+            self.detached(number + 1, None, "process")
+        self.bench.tick(1)
+        self.queue_went_on(served)
+        self.waited(number, request, 3600, leased=False)
+
+    @rule(number=who)
+    def queue_was_left(self, number: int) -> None:
+        kernel = self.kernel(number)
+        ticket = None if kernel is None else self.bench.broker.books.tickets.get(kernel.id)
+        if ticket is not None:
+            before = self.everything()
+            self.bench.broker.queue.leave(self.bench.me, ticket.id)
+            assert self.everything() == before
+            assert ticket.environment not in self.bench.broker.books.tickets
 
     @rule(
         number=who,

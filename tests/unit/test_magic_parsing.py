@@ -7,7 +7,7 @@ import pytest
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import parsing
 from genv_jupyter.kernel.magics import GpuMagicFailed
-from genv_jupyter.kernel.parsing import TEXT, Command, read
+from genv_jupyter.kernel.parsing import FOREVER, TEXT, Command, read
 from genv_jupyter.model import Request
 
 
@@ -28,6 +28,11 @@ from genv_jupyter.model import Request
         ("attach 0.5 --mps", Request(fraction=0.5, mps="on")),
         ("attach 0.5 --no-mps", Request(fraction=0.5, mps="off")),
         ("attach", Request()),
+        ("attach 1 --for 2h30m", Request(gpus=1, duration="2h30m")),
+        ("attach 1 --wait", Request(gpus=1, wait=FOREVER)),
+        ("attach --wait 0.5", Request(fraction=0.5, wait=FOREVER)),
+        ("attach --wait 30m 0.5", Request(fraction=0.5, wait="30m")),
+        ("attach 1 --wait=90", Request(gpus=1, wait="90")),
     ],
 )
 def test_attach_is_read(line: str, request_: Request) -> None:
@@ -41,6 +46,10 @@ def test_other_verbs_are_read() -> None:
     assert read("attach 0.5 --restart").restart
     assert read("watch") == Command(verb="watch")
     assert read("watch off") == Command(verb="watch", off=True)
+    assert read("queue") == Command(verb="queue") and read("leave") == Command(verb="leave")
+    assert read("extend 1h") == Command(verb="extend", text="1h")
+    assert read("ask") == Command(verb="ask")
+    assert read("ask  how's 'an hour'?") == Command(verb="ask", text="how's 'an hour'?")
     assert read("--help") == read("attach 0.5 -h") == Command(verb="help")
 
 
@@ -57,6 +66,13 @@ def test_other_verbs_are_read() -> None:
         ("attach -1", "out_of_range"),
         ("attach 1.5", "out_of_range"),
         ("attach 1 --processes many", "bad_request"),
+        ("attach 1 --wait 4G", "bad_request"),
+        ("attach 1 --for soon", "bad_request"),
+        ("attach 1 --for 0", "out_of_range"),
+        ("extend", "bad_request"),
+        ("extend 1h 2h", "bad_request"),
+        ("extend a bit", "bad_request"),
+        ("queue up", "bad_request"),
         ("devices all", "bad_request"),
         ("release 0.5", "bad_request"),
         ("watch on", "bad_request"),

@@ -197,8 +197,9 @@ class World:
                 bench.broker.put_kernel(bench.me, bench.server, word.kernel, word.report)
 
     def crash(self) -> None:
-        before = self.everything()
+        before, waiting = self.everything(), dict(self.bench.broker.books.tickets)
         self.bench.reopen()
+        assert self.bench.broker.books.tickets == waiting, "nobody loses their place"
         assert {row: g for row, g in before.items() if g.state != "reserved"}.keys() == (
             self.everything().keys()
         ), "what was answered is there"
@@ -268,7 +269,7 @@ class World:
         assert counters(books.ledger) == sums(state)
         fresh = Books(mock.Mock(load=lambda: state))
         fresh.load()
-        for name in ("servers", "environments", "grants", "by_pid", "successors"):
+        for name in ("servers", "environments", "grants", "tickets", "by_pid", "successors"):
             assert getattr(books, name) == getattr(fresh, name), name
         for name, slot in fresh.slots.items():
             loaded = (slot.granted, slot.exclusive, slot.shared, slot.compute, slot.owners)
