@@ -191,7 +191,10 @@ def test_two_users_on_a_device_have_daemons_of_their_own_and_no_ceilings(desk: M
     share = Request(devices=("0",), fraction=0.25)
     one = attach(desk, 4711, share)
     assert one.environ is not None and one.environ[MPS_THREADS] == "25"
+    desk.broker.changes(desk.me)
     other = attach(desk, 4712, share)
+    event = desk.broker.changes(desk.me)
+    assert event is not None and one.id in {it.id for it in event.environments}, "it is told"
     pipes = set()
     for uid, environment in ((4711, one), (4712, other)):
         who = Principal(realm="local", id=str(uid), name="")
