@@ -146,6 +146,7 @@ def test_notebook_7_shows_it_below(server: Jupyter, page: Page) -> None:
     notebook.device(0).get_by_role("button", name="History of GPU 0").click()
     expect(charts(page)).to_have_count(4, timeout=PATIENCE)
     notebook.shoot("history-notebook7")
+    expect(charts(page).first.locator("canvas")).to_be_in_viewport(ratio=0.5)
 
 
 def test_nothing_is_fetched_while_nobody_looks(server: Jupyter, page: Page) -> None:

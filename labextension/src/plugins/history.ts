@@ -10,6 +10,7 @@ import {
   MainAreaWidget,
   WidgetTracker
 } from '@jupyterlab/apputils';
+import { SplitPanel, type Widget } from '@lumino/widgets';
 import type { Subject } from '../history/data';
 import { HistoryModel } from '../history/model';
 import { fetchHistory } from '../history/source';
@@ -17,6 +18,8 @@ import { gpuIcon } from '../icons';
 import { CommandIDs, IGpu } from '../tokens';
 import { HistoryWidget } from '../widgets/history';
 
+/** What a notebook, and what is below it, get of the page. */
+const SHARES = [55, 45];
 const ARGS = {
   args: {
     type: 'object',
@@ -95,6 +98,9 @@ export const history: JupyterFrontEndPlugin<void> = {
           });
         }
         app.shell.activateById(widget.id);
+        if (!labShell) {
+          requestAnimationFrame(() => makeRoom(widget));
+        }
       }
     });
     void restorer?.restore(tracker, {
@@ -108,6 +114,17 @@ export const history: JupyterFrontEndPlugin<void> = {
     });
   }
 };
+
+/** The area below a notebook is as low as it may be: give it its share of the page. */
+function makeRoom(widget: Widget): void {
+  let around = widget.parent;
+  while (around && !(around instanceof SplitPanel)) {
+    around = around.parent;
+  }
+  if (around?.orientation === 'vertical') {
+    around.setRelativeSizes(SHARES);
+  }
+}
 
 function keyOf(subject: Subject): string {
   return subject.kind === 'mine' ? 'mine' : `${subject.kind}-${subject.id}`;
