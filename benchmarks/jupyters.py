@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -127,7 +128,14 @@ class Jupyter:
 
     def broker(self) -> int:
         """Return the process id of the broker; it is started if need be."""
-        return int(self.gpu("GET", "health")["pid"])
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                return int(self.gpu("GET", "health")["pid"])
+            except urllib.error.HTTPError as error:  # 503: it has not started yet
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
 
 
 def family(pid: int) -> list[psutil.Process]:
