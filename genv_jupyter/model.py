@@ -420,6 +420,22 @@ class Event(Struct, frozen=True, kw_only=True):
     queue: tuple[QueueTicket, ...] | None = None
 
 
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """Who asked the broker of a host for what, and what came of it.
+
+    ``actor`` is the caller's key (``local:1000``) and ``name`` their login name then; ``said`` is
+    why it was refused.
+    """
+
+    at: Time
+    actor: str
+    name: str
+    action: str
+    target: str
+    status: int
+    said: str | None
+
+
 class DryRun(Struct, frozen=True, kw_only=True):
     """Answer of ``POST placements``: the grants that the request would get now."""
 

@@ -26,6 +26,7 @@ from genv_jupyter.api.connection import (
 from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
+    AuditEntry,
     BrokerHealth,
     Cuda,
     Device,
@@ -216,6 +217,10 @@ class Client:
         """Say which grants a request would get now, without making them."""
         query = {"environment": environment}
         return self._send("POST", "placements", request, DryRun, query=query)
+
+    def audit(self, search: str | None = None, limit: int | None = None) -> list[AuditEntry]:
+        """Return who asked for what, the newest first: for administrators of a host."""
+        return self._get("audit", list[AuditEntry], {"search": search, "limit": _text(limit)})
 
     def quota(self, user: str | None = None) -> QuotaView:
         """Return what the caller may have, or (administrators) somebody else."""

@@ -245,6 +245,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("notices", NoticesHandler),
     (f"notices/{_ID}", NoticeHandler),
     (f"notices/{_ID}/answer", AnswerHandler),
+    ("audit", quota.AuditHandler),
     ("quota", quota.QuotaHandler),
     ("quotas", quota.QuotaRulesHandler),
     (f"quotas/{_ID}", quota.QuotaRuleHandler),

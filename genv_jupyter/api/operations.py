@@ -12,6 +12,7 @@ from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
+    AuditEntry,
     BrokerHealth,
     Cuda,
     Device,
@@ -278,6 +279,18 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/notices/{id}",
         name="dismiss",
         summary="Do not show a notice any more; one that is gone is as good as dismissed",
+    ),
+    Operation(
+        method="get",
+        path="/audit",
+        name="audit",
+        summary="Who asked the broker of a host for what, the newest first; administrators only",
+        answer=list[AuditEntry],
+        query=(
+            Query("search", str, "Only entries in which this occurs."),
+            Query("limit", int, "How many at most: 100, unless said; never more than 1000."),
+        ),
+        refusals=(errors.BadRequest, errors.Forbidden, errors.Unavailable),
     ),
     Operation(
         method="get",

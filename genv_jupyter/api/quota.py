@@ -1,4 +1,4 @@
-"""Quotas over HTTP: what the caller may have, and for administrators everybody's rules."""
+"""Quotas and the audit log over HTTP: one's own quota, and for administrators everybody's rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ class QuotaHandler(Verbs):
     async def get(self) -> None:
         user = self.get_query_argument("user", None)
         await self.answer(lambda: self.host.broker.quota(self.caller, user))
+
+
+class AuditHandler(Verbs):
+    async def get(self) -> None:
+        search = self.get_query_argument("search", None)
+        limit = self.number("limit", "how many entries at most")
+        most = 100 if limit is None else limit
+        await self.answer(lambda: self.host.broker.audit(self.caller, search, most))
 
 
 class QuotaRulesHandler(Verbs):

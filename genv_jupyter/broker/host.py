@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import json
 import logging
 import os
 import resource
@@ -27,7 +26,7 @@ from genv_jupyter import __version__
 from genv_jupyter.api.host_door import HostDoor
 from genv_jupyter.api.http import Connection
 from genv_jupyter.api.rendezvous import HOST_SOCKET
-from genv_jupyter.broker import directories, systemd
+from genv_jupyter.broker import audit, directories, systemd
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.fair import FairPool
 from genv_jupyter.broker.identity import Access
@@ -113,18 +112,7 @@ class HostProcess(Process):
         self, principal: Principal, method: str, path: str, status: int, said: str | None
     ) -> None:
         """Write down what somebody asked for, and what came of it."""
-        log.info(
-            "audit %s",
-            json.dumps(
-                {
-                    "who": principal.key,
-                    "name": principal.name,
-                    "did": f"{method} {path}",
-                    "status": status,
-                    "why": said,
-                }
-            ),
-        )
+        audit.note(self.broker.core, self.broker.records, principal, method, path, status, said)
 
     def leave(self, version: str) -> bool:
         """Stay: whoever runs the daemon replaces it."""

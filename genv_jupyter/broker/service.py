@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from genv_jupyter.broker import attach, fence, kernels, leaving, release, smi, views, wants
+from genv_jupyter.broker import attach, audit, fence, kernels, leaving, release, smi, views, wants
 from genv_jupyter.broker.asking import Asking
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.config import BrokerConfig
@@ -36,6 +36,7 @@ from genv_jupyter.ledger.records import Record, RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
+    AuditEntry,
     BrokerHealth,
     Cuda,
     Device,
@@ -240,6 +241,10 @@ class Broker:
         """Return what somebody may have, has, and has left; of others only to administrators."""
         with self.lock:
             return self.core.quotas.view(self.core.quotas.whose(principal, user))
+
+    def audit(self, principal: Principal, search: str | None, limit: int) -> list[AuditEntry]:
+        """Return the newest of the audit log; without the lock, since it waits for a disk."""
+        return audit.entries(self.core, self.records, principal, search, limit)
 
     def quotas(self, principal: Principal) -> list[QuotaRule]:
         """List all rules."""

@@ -8,6 +8,7 @@ import click
 
 from genv_jupyter import __version__
 from genv_jupyter.cli import (
+    audit,
     broker,
     changing,
     completion,
@@ -66,6 +67,7 @@ for command in (
     looking.doctor_command,
     looking.health,
     quota.quota,
+    audit.audit,
     broker.broker,
     completion.completion,
 ):

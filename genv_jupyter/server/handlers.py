@@ -275,6 +275,13 @@ class NoticeHandler(Door):
         await self.relay("DELETE", f"notices/{quote(notice, safe='')}")
 
 
+class AuditHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
+        search, limit = self.argument("search"), self.argument("limit")
+        await self.relay("GET", "audit", search=search, limit=limit)
+
+
 class QuotaHandler(Door):
     @allowed("read")
     async def get(self) -> None:
@@ -410,6 +417,7 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}processes/{_ID}", ProcessHandler),
     (f"{_BASE}notices", NoticesHandler),
     (f"{_BASE}notices/{_ID}", NoticeHandler),
+    (f"{_BASE}audit", AuditHandler),
     (f"{_BASE}quota", QuotaHandler),
     (f"{_BASE}quotas", QuotaRulesHandler),
     (f"{_BASE}quotas/{_ID}", QuotaRuleHandler),

@@ -469,3 +469,24 @@ def test_who_misbehaves_keeps_nobody_waiting(
         os.close(read)
         os.close(ready)
     assert "Traceback" not in daemon.log.read_text()
+
+
+def test_what_was_asked_for_is_written_down(
+    daemon: Daemon, users: dict[str, User], sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    held = own(users["ann"], sleeper(users["ann"], sleepers))
+    with pytest.raises(NotYours):
+        as_user(users["bob"], lambda: Client(start=False).detach(held.id))
+    with pytest.raises(Forbidden):
+        as_user(users["bob"], lambda: Client(start=False).audit())
+    deadline = time.monotonic() + 20
+    while True:  # it is written beside what is going on
+        found = as_user(users["adm"], lambda: Client(start=False).audit(held.id))
+        if len(found) == 2:
+            break
+        assert time.monotonic() < deadline, found
+    refused, attached = found
+    assert (refused.actor, refused.action, refused.status) == (users["bob"].key, "DELETE", 403)
+    assert refused.said is not None and refused.said.startswith("not_yours: ")
+    assert (attached.name, attached.action, attached.status) == (users["ann"].name, "PUT", 200)
+    assert f'"who": "{users["bob"].key}"' in daemon.log.read_text()

@@ -29,6 +29,7 @@ VERBS = [
     ("POST", "placements", "read"),
     ("GET", "leftovers", "read"),
     ("DELETE", "processes/1-1", "write"),
+    ("GET", "audit", "read"),
     ("GET", "quota", "read"),
     ("GET", "quotas", "read"),
     ("PUT", "quotas/user:nobody", "write"),

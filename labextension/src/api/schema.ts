@@ -297,6 +297,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who asked the broker of a host for what, the newest first; administrators only */
+        get: operations["audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/quota": {
         parameters: {
             query?: never;
@@ -913,6 +930,23 @@ export interface components {
             since: string;
             until: string | null;
             actions: ("dismiss" | "extend" | "keep" | "release" | "restart")[];
+        };
+        /**
+         * AuditEntry
+         * @description Who asked the broker of a host for what, and what came of it.
+         *
+         *     `actor` is the caller's key (`local:1000`) and `name` their login name then; `said` is
+         *     why it was refused.
+         */
+        AuditEntry: {
+            /** Format: date-time */
+            at: string;
+            actor: string;
+            name: string;
+            action: string;
+            target: string;
+            status: number;
+            said: string | null;
         };
         /**
          * QuotaView
@@ -3223,6 +3257,88 @@ export interface operations {
                 };
             };
             /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    audit: {
+        parameters: {
+            query?: {
+                /** @description Only entries in which this occurs. */
+                search?: string;
+                /** @description How many at most: 100, unless said; never more than 1000. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Who asked the broker of a host for what, the newest first; administrators only */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditEntry"][];
+                };
+            };
+            /** @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unavailable`: Something this host needs does not work at present.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -1,0 +1,41 @@
+"""``jupyter gpu audit``: who asked the host's broker for what, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from genv_jupyter.api.client import Client
+from genv_jupyter.cli.output import shows
+from genv_jupyter.kernel.document import Block, Table, Text, Title
+from genv_jupyter.kernel.views import PageView, View
+
+
+@click.command()
+@click.argument("search", required=False)
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@shows
+def audit(search: str | None, limit: int) -> tuple[Any, View]:
+    """Who asked for what, and what came of it (administrators of a host's broker).
+
+    The newest first; with SEARCH those in which that occurs.
+    """
+    found = Client().audit(search, limit)
+    if not found:
+        return found, PageView([Text("Nothing is written down.")])
+    rows = [
+        (
+            f"{it.at.astimezone():%Y-%m-%d %H:%M:%S}",
+            it.name,
+            f"{it.action} {it.target}",
+            str(it.status),
+            it.said or "",
+        )
+        for it in found
+    ]
+    page: list[Block] = [
+        Title("Audit log"),
+        Table(("when", "who", "did", "status", "why"), tuple(rows)),
+    ]
+    return found, PageView(page)
