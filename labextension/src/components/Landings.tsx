@@ -113,10 +113,12 @@ function Landing(
       </span>
       {left !== null && (
         <span className="jp-Genv-bar" aria-hidden="true">
-          <span
-            className="jp-Genv-segment jp-mod-other"
-            style={{ width: share(taken) }}
-          />
+          {taken > 0 && (
+            <span
+              className="jp-Genv-segment jp-mod-other"
+              style={{ width: share(taken) }}
+            />
+          )}
           {grant && (
             <span
               className="jp-Genv-segment jp-mod-mine"
