@@ -127,7 +127,9 @@ class Announcer:
             "lease",
             message,
             hint="Extend it (`%gpu extend 1h`), or release what is no longer needed.",
-            until=until,
+            until=round(
+                until
+            ),  # the same while nothing changes: two clocks are never quite in step
             actions=("extend", "release"),
             topic=f"{expires} {left > 0}",
         )

@@ -295,7 +295,7 @@ class Queue:
         if ticket is None or ticket.state != "granted" or ticket.until is None:
             return
         labels = [core.books.slots[grant.device].label for grant in core.books.grants_of(row.id)]
-        until = core.clock() + ticket.until - core.steady()
+        until = round(core.clock() + ticket.until - core.steady())
         core.board.tell(
             row,
             "queue",

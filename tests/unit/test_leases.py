@@ -207,3 +207,14 @@ def test_dismissed_announcement_comes_back_when_the_lease_is_over(desk: Bench) -
     assert "is over since 1 min" in over.message
     assert over.until is not None and notice.until is not None
     assert over.until - notice.until <= timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("dry_run", [[], ["lease"]])
+def test_announcement_says_what_the_rule_will_do(tmp_path: Path, dry_run: list[str]) -> None:
+    rules = {"lease": "act", "lease_grace": "2m", "dry_run": dry_run}
+    with bench(tmp_path, config=BrokerConfig(Config({"Rules": rules}))) as desk:
+        kernel = desk.kernel()
+        kernel.attach(TWO_HOURS)
+        desk.pass_time(2 * HOUR - 60)
+        [notice] = told(desk)
+        assert ("restarted" in notice.message and "2 min" in notice.message) is (not dry_run)

@@ -497,6 +497,19 @@ def test_event_stream_tells_of_the_queue(one: Bench) -> None:
     assert event is not None and event.queue == ()
 
 
+def test_clocks_that_are_not_quite_in_step_are_no_news(one: Bench) -> None:
+    served(one)
+    one.broker.queue.round()
+    one.tick()
+    one.broker.changes(one.me)
+    for step in (1.000_01, 0.999_98, 1.000_02):
+        one.clock.now += step
+        one.steady.now += 1
+        one.broker.tick()
+        queue(one).round()
+        assert one.broker.changes(one.me) is None
+
+
 def test_crash_loses_no_place(one: Bench) -> None:
     holder, first, second = (one.kernel(f"{name}.ipynb") for name in "abc")
     holder.attach(WHOLE)
