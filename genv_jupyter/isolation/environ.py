@@ -163,14 +163,7 @@ def limits_of(
         whole = Limit(strength="none", verified=None, reason="The whole device is granted.")
         return Limits(memory=whole, compute=whole, devices=devices)
     if mps:
-        memory = _UNDER_MPS
-        if started is not None:
-            kept = f"What runs keeps the {format_memory(started)} that it started with."
-            memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {kept}")
-        if operators:
-            memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {_OPERATORS}")
-        if others:
-            memory = msgspec.structs.replace(memory, reason=f"{memory.reason} {_TURNS}")
+        memory = _under_mps(started, operators=operators, others=others)
         return Limits(
             memory=_seen(memory, verified, cause),
             compute=_NOT_AMONG_USERS if compute and others else _ceiling(compute, verified, cause),
@@ -191,17 +184,24 @@ def limits_of(
     return Limits(memory=memory, compute=ceiling, devices=devices)
 
 
+def _under_mps(started: int | None, *, operators: bool, others: bool) -> Limit:
+    """Say how strong a cap is under MPS, and what weakens it."""
+    kept = None
+    if started is not None:
+        kept = f"What runs keeps the {format_memory(started)} that it started with."
+    said = (_UNDER_MPS, kept, _OPERATORS if operators else None, _TURNS if others else None)
+    return Limit(strength="driver", verified=None, reason=" ".join(it for it in said if it))
+
+
 _COOPERATIVE = (
     "PyTorch, JAX and CuPy are told to stay below it by variables, TensorFlow and RMM by hooks "
     "where genv-jupyter is installed in the kernel. Each counts for itself; what else uses the "
     "device is not stopped."
 )
 _NO_CEILING = "No ceiling was asked for."
-_UNDER_MPS = Limit(
-    strength="driver",
-    verified=None,
-    reason="Under MPS the driver refuses what is above it, to each process for itself. That stops "
-    "accidents: the process could take itself out of MPS.",
+_UNDER_MPS = (
+    "Under MPS the driver refuses what is above it, to each process for itself. That stops "
+    "accidents: the process could take itself out of MPS."
 )
 
 
