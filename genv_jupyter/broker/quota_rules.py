@@ -157,8 +157,8 @@ def administers(core: Core, principal: Principal) -> None:
     """Refuse whoever is no administrator; each is that of their own broker."""
     if not principal.admin and core.kind == "host":
         raise Forbidden(
-            "Only administrators of GPUs see and set everybody's quotas.",
-            hint="`jupyter gpu quota` shows yours.",
+            "Only administrators of GPUs see and set what concerns everybody.",
+            hint="`jupyter gpu quota` shows what you may have.",
         )
 
 

@@ -144,12 +144,14 @@ class Daemon:
         self.state = top / "state"
         self.log = top / "daemon.log"
         self.settings = top / "jupyter_genv_config.py"
+        self.lines: tuple[str, ...] = ()
         self.settings.write_text("")
         self.settings.chmod(0o644)
         self.process: subprocess.Popen[bytes] | None = None
 
     def configure(self, *lines: str) -> None:
-        """Write its configuration."""
+        """Write its configuration, after the lines that it was made with."""
+        lines = (*self.lines, *lines)
         self.settings.write_text("".join(f"{line}\n" for line in lines))
 
     def start(self) -> None:
@@ -209,7 +211,8 @@ def serving(monkeypatch: pytest.MonkeyPatch, *lines: str, **more: Any) -> Iterat
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-host-") as place:
         Path(place).chmod(0o755)
         daemon = Daemon(Path(place, "host"), **more)
-        daemon.configure(*lines)
+        daemon.lines = lines
+        daemon.configure()
         monkeypatch.setenv("GENV_JUPYTER_HOST_SOCKET", str(daemon.socket))
         for name in ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET"):
             monkeypatch.delenv(name, raising=False)
