@@ -29,7 +29,7 @@ ALL = "all"
 )
 @shows
 def notices(which: str | None) -> tuple[Any, View]:
-    """What is wrong with your environments, and what will be done about it."""
+    """What is wrong with what you hold, and what will be done."""
     client = Client()
     found = client.notices()
     if which is not None:
