@@ -145,12 +145,12 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def processor_seconds(*pids: int) -> float:
-    """Return the processor time of processes and of all that they have started and that live."""
+    """Return the processor time of processes and of all that they have started, ended or not."""
     spent = 0.0
     for process in (one for pid in pids for one in family(pid)):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
             times = process.cpu_times()
-            spent += times.user + times.system
+            spent += times.user + times.system + times.children_user + times.children_system
     return spent
 
 
