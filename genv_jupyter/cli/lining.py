@@ -1,4 +1,4 @@
-"""``jupyter gpu queue``, ``leave``, ``extend`` and ``ask``: what to do where nothing is free."""
+"""``jupyter gpu queue``, ``leave``, ``ask``, ``extend``, ``keep``: to wait, and to have longer."""
 
 from __future__ import annotations
 
@@ -58,6 +58,22 @@ def extend(time: str, environment: str | None) -> tuple[Any, View]:
     target = find(client, environment)
     found = client.patch(target.id, EnvironmentPatch(duration=time))
     return found, shown(client, found, "Extended.")
+
+
+@click.command()
+@environment_option(help=_WHOSE)
+@shows
+def keep(environment: str | None) -> tuple[Any, View]:
+    """Keep what is held though idle: the countdown begins anew."""
+    client = Client()
+    target = find(client, environment)
+    if not target.grants:
+        raise Conflict(
+            "There is nothing to keep: it holds no GPU.",
+            hint="`jupyter gpu envs` lists who holds what.",
+        )
+    found = client.patch(target.id, EnvironmentPatch(keep=True))
+    return found, shown(client, found, "Kept: it counts as idle from now on only.")
 
 
 @click.command()

@@ -55,6 +55,7 @@ for command in (
     changing.attach,
     changing.release,
     lining.extend,
+    lining.keep,
     lining.queue,
     lining.leave,
     lining.ask,

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,25 @@ def test_by_default_it_is_told_and_the_doctor_says_what_is_done(
     assert kept.ok and "Kept" in kept.text
     assert kernel.run("%gpu release").ok
     assert "nothing to keep" in playing.kernel("other").run("%gpu keep").error
+
+
+def test_a_terminal_keeps_what_is_idle_and_the_countdown_begins_anew(
+    rules: WriteRules, server: Callable[[], Server]
+) -> None:
+    rules(idle="act", idle_after=3, idle_grace="10m")
+    playing = server()
+    kernel = playing.kernel("llm")
+    refused = jupyter_gpu("keep", "--kernel", kernel.id)
+    assert refused.returncode == 1 and "nothing to keep" in refused.stderr
+    assert kernel.run("%gpu attach --memory 4G --no-mps").ok
+    idle = datetime.now(UTC) - timedelta(hours=1)
+    kernel._report(kernel_state="idle", idle_since=idle)
+    before = told(playing, "idle").until
+    assert before is not None
+    kept = jupyter_gpu("keep", "--kernel", kernel.id)
+    assert kept.returncode == 0 and "Kept" in kept.stdout
+    anew = before + timedelta(seconds=2)  # it must be idle for 3 s again
+    eventually(lambda: (until := told(playing, "idle").until) is not None and until > anew)
 
 
 def test_use_of_a_device_that_was_not_granted_is_ended(
