@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,15 +106,19 @@ def measure(clients: int, seconds: float) -> list[float]:
                 found = client(uid, began, seconds)
                 with os.fdopen(write, "w") as file:
                     json.dump(found, file)
-            finally:
-                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
         os.close(write)
         pipes.append((pid, read))
     times: list[float] = []
     for pid, read in pipes:
         with os.fdopen(read) as file:
-            times += json.loads(file.read() or "[]")
-        os.waitpid(pid, 0)
+            said = file.read()
+        if os.waitpid(pid, 0)[1]:
+            raise SystemExit("a client failed")
+        times += json.loads(said)
     return times
 
 

@@ -178,7 +178,10 @@ def test_a_name_taken_by_another_user_is_said(
 def test_a_path_where_another_user_listens_is_not_believed(
     broker_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = broker_home.parent / "theirs.sock"
+    anybodys = broker_home.parent / "anybodys"
+    anybodys.mkdir()
+    anybodys.chmod(0o1777)
+    path = anybodys / "theirs.sock"
     code = (
         "import os, socket, sys\n"
         "sock = socket.socket(socket.AF_UNIX); sock.bind(sys.argv[1])\n"
