@@ -29,6 +29,9 @@ _jupyter = tempfile.TemporaryDirectory(prefix="genv-jupyter-tests-")
 for _name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
     os.environ[_name] = str(Path(_jupyter.name, _name.lower()))
 
+# A shell that starts the tests in the background has them ignore it, and their programs would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SIMULATE = "2x24GiB"
 TEARDOWN_SECONDS = 120
 
