@@ -397,6 +397,27 @@ class BrokerHealth(Struct, frozen=True, kw_only=True):
     rules: tuple[RuleInForce, ...] = ()
 
 
+class RuleActions(Struct, frozen=True, kw_only=True):
+    """How often a rule has taken a step, such as ``cap`` and ``terminate``."""
+
+    rule: str
+    action: str
+    count: int
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """What the broker has counted since it began, for Prometheus.
+
+    ``attaches`` are how many took no longer than the first, second, … of ``bounds`` (seconds; each
+    attach is counted once), and last how many took longer; ``attach_seconds`` is their sum.
+    """
+
+    bounds: tuple[float, ...]
+    attaches: tuple[int, ...]
+    attach_seconds: float
+    rules: tuple[RuleActions, ...]
+
+
 class Event(Struct, frozen=True, kw_only=True):
     """One message of the event stream.
 
@@ -404,7 +425,8 @@ class Event(Struct, frozen=True, kw_only=True):
     that changed, whole, and the ids that are gone. ``usage`` is there only for the owner and
     admins, and told anew when what an environment uses, or the advice on it, has changed.
     ``notices`` and ``leftovers`` are all that there are for the owner and admins, and ``queue`` is
-    everybody's, told whole when one has changed (``null``: none has).
+    everybody's, told whole when one has changed (``null``: none has). ``figures`` are for
+    Jupyter servers, which do not pass them on.
     """
 
     revision: int
@@ -418,6 +440,7 @@ class Event(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] | None = None
     leftovers: tuple[Leftover, ...] | None = None
     queue: tuple[QueueTicket, ...] | None = None
+    figures: Figures | None = None
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):

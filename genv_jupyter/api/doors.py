@@ -191,10 +191,10 @@ class Verbs:
         known = status if isinstance(status, int) else status(result)
         self.finish(msgspec.json.encode(result), known)
 
-    def finish(self, body: bytes, status: int = 200) -> None:
+    def finish(self, body: bytes, status: int = 200, kind: str = "application/json") -> None:
         """Write the whole answer."""
         self.status = status
-        self.connection.answer(status, body)
+        self.connection.answer(status, body, kind)
 
 
 def _unquoted(part: str) -> str:

@@ -186,6 +186,16 @@ class OpenApiHandler(Verbs):
     async def get(self) -> None:
         from genv_jupyter.api.openapi import document
 
+class MetricsHandler(Verbs):
+    async def get(self) -> None:
+        from genv_jupyter.api import metrics  # prometheus_client: for whom asks, and nobody else
+
+        known = await self.host.run(
+            lambda: self.host.broker.snapshot(self.caller), who=self.caller.key
+        )
+        self.finish(metrics.page(known), kind=metrics.MEDIA)
+
+
         await self.answer(document)
 
 
@@ -258,6 +268,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("replace", ReplaceHandler),
 )
 
+    ("metrics", MetricsHandler),
 
 def application(host: Host, door: type[Verbs] = LocalDoor) -> Server:
     """Mount every verb behind a door."""

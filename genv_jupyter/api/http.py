@@ -90,10 +90,10 @@ class Connection:
         path, _, query = target.partition("?")
         return Request(method, path, query, headers, body)
 
-    def answer(self, status: int, body: bytes) -> None:
+    def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         """Write a whole answer."""
         close = b"Connection: close\r\n" if self.last else b""
-        head = _head(status, "application/json")
+        head = _head(status, kind)
         self._writer.write(b"%b%bContent-Length: %d\r\n\r\n%b" % (head, close, len(body), body))
 
     def begin(self, kind: str, on_leave: Callable[[], None]) -> None:

@@ -406,6 +406,14 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="get",
+        path="/metrics",
+        name="metrics",
+        summary="What the broker knows and has counted, for Prometheus (sockets only)",
+        answer=str,
+        media="text/plain",
+    ),
+    Operation(
+        method="get",
         path="/openapi.json",
         name="openapi",
         summary="This document",

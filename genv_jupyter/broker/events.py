@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from genv_jupyter.broker.service import Broker
-from genv_jupyter.model import Event, Principal
+from genv_jupyter.model import Event, Figures, Principal
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Publisher:
         self.run = run
         self.principal = principal
         self.listeners: set[Listener] = set()
+        self._figures: dict[Kind, Figures] = {}
         self._nudged = asyncio.Event()
 
     @property
@@ -93,6 +94,8 @@ class Publisher:
             await self.run(lambda: self.broker.renew_wants(server, listener.principal))
         if since != snapshot.revision:
             listener.put(encode(snapshot))
+            if snapshot.figures is not None:
+                self._figures.setdefault(listener.kind, snapshot.figures)
         self.listeners.add(listener)
         self.nudge()
         return listener
@@ -140,22 +143,31 @@ class Publisher:
         broker = self.broker
         events = broker.changes_for({principal for principal, _ in kinds})
         lines: dict[Kind, bytes] = {}
+        figures = self._new_figures(kinds)
         for principal, server in kinds:
+            counted = figures.get((principal, server))
             wants = () if server is None else broker.take_wants(server, principal)
             event = events.get(principal)
-            if event is None and not wants:
+            if event is None and counted is None and not wants:
                 continue
             whole = event or Event(revision=broker.books.revision)
             pool = broker.pool_uuids(server, principal)
             devices = tuple(device for device in whole.devices if device.uuid in pool)
             known = whole.environments or whole.usage or whole.removed or whole.health
             lists = (whole.notices, whole.leftovers, whole.queue)
-            if not (devices or known or wants or any(it is not None for it in lists)):
+            listed = counted is not None or any(it is not None for it in lists)
+            if not (devices or known or wants or listed):
                 continue  # all that changed is outside its pool
             lines[principal, server] = encode(
-                msgspec.structs.replace(whole, devices=devices, wants=wants)
+                msgspec.structs.replace(whole, devices=devices, wants=wants, figures=counted)
             )
         return lines
+
+    def _new_figures(self, kinds: set[Kind]) -> dict[Kind, Figures]:
+        """Return what was counted, for the servers that have not heard it."""
+        figures, told = self.broker.figures(), self._figures
+        self._figures = {kind: figures for kind in kinds if kind[1] is not None}
+        return {kind: figures for kind in self._figures if told.get(kind) != figures}
 
 
 def encode(event: Event) -> bytes:

@@ -26,6 +26,7 @@ from genv_jupyter.broker.queue import Queue
 from genv_jupyter.broker.queue_view import QueueNews, tickets
 from genv_jupyter.broker.quotas import Quotas
 from genv_jupyter.broker.rules.enforcer import Enforcer
+from genv_jupyter.broker.tally import Tally
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.isolation.mps import Post
@@ -45,6 +46,7 @@ from genv_jupyter.model import (
     EnvironmentPatch,
     EnvironmentUsage,
     Event,
+    Figures,
     KernelReport,
     NewEnvironment,
     Principal,
@@ -133,6 +135,7 @@ class Broker:
         self.queue = Queue(self.core, self.lock, self.lanes, records)
         self.lines = QueueNews(self.core)
         self.asking = Asking(self.core, self.lock)
+        self.tally = Tally(steady)
         self._told_trouble: str | None = None
         self.core.refresh()
 
@@ -222,6 +225,10 @@ class Broker:
             rows = attach.dry_run(self.core, row, principal.key, request)
             return DryRun(grants=tuple(views.grant_view(self.core, grant) for grant in rows))
 
+    def figures(self) -> Figures:
+        """Return what was counted since this broker began."""
+        return self.tally.figures(dict(self.rules.acted), self.rules.settings.terms())
+
     def tickets(self, principal: Principal) -> tuple[QueueTicket, ...]:
         """Return who waits in the queue."""
         with self.lock:
@@ -285,7 +292,7 @@ class Broker:
 
         On refusal it keeps what it has.
         """
-        with self.lanes.of(environment):
+        with self.tally.attach(), self.lanes.of(environment):
             row = self.queue.attach(
                 principal, environment, request, cuda=cuda, restart=restart, peer_pid=peer_pid
             )
@@ -453,6 +460,7 @@ class Broker:
                 notices=tuple(self.core.board.of(principal)),
                 leftovers=tuple(self.core.leftovers.of(principal)),
                 queue=tickets(self.core, principal),
+                figures=self.figures(),
             )
 
     def pool_uuids(self, server: str | None, viewer: Principal | None = None) -> frozenset[str]:

@@ -14,6 +14,7 @@ from genv_jupyter.model import (
     Environment,
     EnvironmentUsage,
     Event,
+    Figures,
     QueueTicket,
 )
 from genv_jupyter.notices import Notice
@@ -39,6 +40,11 @@ class Hub:
     ----------
     on_watch
         Called with whether anybody listens, when that may have changed.
+
+    Attributes
+    ----------
+    figures
+        What the broker has counted, as last heard; browsers are not told.
     """
 
     def __init__(self, on_watch: Callable[[bool], None] = lambda watched: None) -> None:
@@ -52,6 +58,7 @@ class Hub:
         self._notices: tuple[Notice, ...] = ()
         self._leftovers: tuple[Leftover, ...] = ()
         self._queue: tuple[QueueTicket, ...] = ()
+        self.figures: Figures | None = None
 
     @property
     def known(self) -> bool:
@@ -67,6 +74,11 @@ class Hub:
     def environments(self) -> tuple[Environment, ...]:
         """The environments as last heard of."""
         return tuple(self._environments.values())
+
+    @property
+    def queue(self) -> tuple[QueueTicket, ...]:
+        """The queue as last heard of."""
+        return self._queue
 
     def join(self, listener: Listener, since: int | None) -> None:
         """Add a listener; it gets a snapshot unless it has seen the last change."""
@@ -111,12 +123,13 @@ class Hub:
             self._leftovers = event.leftovers
         if event.queue is not None:
             self._queue = event.queue
+        self.figures = event.figures or self.figures
         told = event.devices or event.environments or event.usage or event.removed
         lists = (event.notices, event.leftovers, event.queue)
         listed = any(it is not None for it in lists)
         if not (event.snapshot or told or event.health or listed):
             return
-        text = _text(msgspec.structs.replace(event, wants=()))
+        text = _text(msgspec.structs.replace(event, wants=(), figures=None))
         for listener in list(self._listeners):
             listener.send(text)
 

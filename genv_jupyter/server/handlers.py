@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -119,14 +118,13 @@ class Door(ErrorShape, APIHandler):
         if body is not None and len(body) > MAX_BODY:
             raise TooLarge("The request is too large.")
         self.host.start()
-        began = time.monotonic()
         call = self.host.reports.link.call(method, path, body, query)
         try:
             status, answer = await asyncio.wrap_future(call)
         except GpuError as error:
             self.host.metrics.refused(error.code)
             raise
-        self.host.metrics.answered(method, path, status, answer, time.monotonic() - began)
+        self.host.metrics.answered(status, answer)
         return status, answer
 
     def answer(self, status: int, body: bytes) -> None:

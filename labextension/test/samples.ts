@@ -141,6 +141,7 @@ export function event(changes: Partial<IEvent> = {}): IEvent {
     notices: null,
     leftovers: null,
     queue: null,
+    figures: null,
     ...changes
   };
 }

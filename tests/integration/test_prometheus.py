@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -17,7 +18,10 @@ from typing import Any
 
 import pytest
 
+from genv_jupyter.api.client import Client
+from genv_jupyter.model import NewEnvironment, Request
 from tests.debian import unpacked
+from tests.integration.daemons import serving
 from tests.integration.test_server_process import TOKEN, Jupyter, until
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +112,14 @@ def ours(text: str) -> str:
     return "".join(line + "\n" for line in text.splitlines() if re.match(r"(# \w+ )?genv_", line))
 
 
+def lint(programs: Path, text: str) -> None:
+    """Have Prometheus' own tool judge names, types and texts."""
+    linted = subprocess.run(
+        [programs / "promtool", "check", "metrics"], input=text, capture_output=True, text=True
+    )
+    assert (linted.returncode, linted.stderr) == (0, ""), linted.stderr
+
+
 def queries() -> list[str]:
     """Return what the dashboard's panels ask, for all servers."""
     dashboard = json.loads((ROOT / "examples/grafana/genv-jupyter.json").read_text())
@@ -133,23 +145,45 @@ def test_prometheus_scrapes_what_the_dashboard_shows(
         lambda: prometheus.ask("sum(genv_gpu_memory_granted_bytes) == 12 * 2^30"),
         "the grant in Prometheus",
     )
+    waiting = jupyter.start_kernel()
+    every = {"gpus": len(jupyter.call("GET", "genv-jupyter/v1/devices")), "wait": "1h"}
+    jupyter.call("PUT", f"genv-jupyter/v1/environments/{waiting}", every)
+    until(lambda: prometheus.ask("genv_queue_length == 1"), "who waits")
     until(lambda: prometheus.ask(f'genv_refusals_total{{code="{code}"}} == 1'), "the refusal")
-    (attach,) = prometheus.ask("genv_attach_duration_seconds_count")
-    assert float(attach["value"][1]) >= 1
+    until(lambda: prometheus.ask("genv_attach_duration_seconds_count == 3"), "all three attaches")
     asked = queries()
-    assert len(asked) >= 13
+    assert len(asked) >= 15
     for query in asked:
-        if "rate(" in query:
+        if re.search(r"\[\w+\]", query):
             prometheus.ask(query)  # needs minutes to say something; it is understood
         else:
             assert prometheus.ask(query), query
-    linted = subprocess.run(
-        [programs / "promtool", "check", "metrics"],
-        input=ours(scrape(jupyter)),
-        capture_output=True,
-        text=True,
-    )
-    assert (linted.returncode, linted.stderr) == (0, ""), linted.stderr
+    lint(programs, ours(scrape(jupyter)))
+
+
+def test_a_daemon_of_a_host_tells_the_same_at_its_socket(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "c.Rules.cap = 'act'"
+    with serving(monkeypatch, rules) as daemon:
+        client = Client(start=False)
+        made = client.create(NewEnvironment(kind="command", pid=os.getpid(), name="secret work"))
+        client.attach(made.id, Request(fraction=0.5))
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(daemon.socket))
+        connection.request("GET", "/v1/metrics")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+    assert answer.status == 200
+    assert str(answer.headers["Content-Type"]).startswith("text/plain; version=")
+    assert "genv_attach_duration_seconds_count 1.0" in text
+    assert 'genv_environments{state="granted"} 1.0' in text
+    assert "genv_queue_length 0.0" in text
+    assert 'genv_rule_actions_total{action="kill",rule="cap"} 0.0' in text
+    assert "secret" not in text and made.user not in text and made.id not in text
+    lint(programs, text)
 
 
 def test_a_server_without_the_extension_tells_nothing(broker_home: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from genv_jupyter.broker.events import Listener, Publisher
-from genv_jupyter.model import Event
+from genv_jupyter.errors import OutOfRange
+from genv_jupyter.model import Event, Request
 from tests.unit.brokers import HALF, Bench, bench
 
 T = TypeVar("T")
@@ -106,5 +107,28 @@ def test_a_change_that_cannot_be_told_does_not_silence_the_next(
         line = await listener.queue.get()
         assert line is not None and b"a.ipynb" in line
         serving.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_servers_alone_hear_what_was_counted_also_where_nothing_else_has_changed(
+    desk: Bench,
+) -> None:
+    async def scenario() -> None:
+        publisher = Publisher(desk.broker, at_once, desk.me)
+        viewer = await publisher.listen(None, None)
+        server = await publisher.listen(desk.server, None)
+        (first,) = told(server)
+        assert first.figures is not None and sum(first.figures.attaches) == 0
+        kernel = desk.kernel()
+        await publisher.publish()
+        told(viewer), told(server)
+        with pytest.raises(OutOfRange):
+            kernel.attach(Request(gpus=3))
+        await publisher.publish()
+        await publisher.publish()
+        assert told(viewer) == []
+        (event,) = told(server)
+        assert event.figures is not None and sum(event.figures.attaches) == 1
 
     asyncio.run(scenario())

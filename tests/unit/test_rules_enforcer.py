@@ -99,6 +99,8 @@ def test_the_child_that_is_over_goes_and_the_kernel_stays(
     assert (
         f"process {child}" in desk.acted()[0].lower() and "is interrupted (cap)" in desk.acted()[0]
     )
+    counted = {it.action: it.count for it in desk.broker.figures().rules if it.rule == "cap"}
+    assert counted == {"interrupt": 1, "terminate": 0, "kill": 0}
     desk.source.devices[0].processes = []
     desk.pass_(2)
     assert desk.notices("cap") == []

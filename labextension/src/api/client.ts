@@ -154,7 +154,8 @@ export class GpuClient {
       health,
       notices,
       leftovers,
-      queue
+      queue,
+      figures: null
     };
   }
 

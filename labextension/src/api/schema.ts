@@ -453,6 +453,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What the broker knows and has counted, for Prometheus (sockets only) */
+        get: operations["metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/openapi.json": {
         parameters: {
             query?: never;
@@ -1255,7 +1272,8 @@ export interface components {
          *     that changed, whole, and the ids that are gone. `usage` is there only for the owner and
          *     admins, and told anew when what an environment uses, or the advice on it, has changed.
          *     `notices` and `leftovers` are all that there are for the owner and admins, and `queue` is
-         *     everybody's, told whole when one has changed (`null`: none has).
+         *     everybody's, told whole when one has changed (`null`: none has). `figures` are for
+         *     Jupyter servers, which do not pass them on.
          */
         Event: {
             revision: number;
@@ -1279,6 +1297,8 @@ export interface components {
             leftovers: components["schemas"]["Leftover"][] | null;
             /** @default null */
             queue: components["schemas"]["QueueTicket"][] | null;
+            /** @default null */
+            figures: components["schemas"]["Figures"] | null;
         };
         /**
          * Want
@@ -1299,6 +1319,28 @@ export interface components {
             launch: number | null;
             /** @default false */
             idle: boolean;
+        };
+        /**
+         * Figures
+         * @description What the broker has counted since it began, for Prometheus.
+         *
+         *     `attaches` are how many took no longer than the first, second, … of `bounds` (seconds; each
+         *     attach is counted once), and last how many took longer; `attach_seconds` is their sum.
+         */
+        Figures: {
+            bounds: number[];
+            attaches: number[];
+            attach_seconds: number;
+            rules: components["schemas"]["RuleActions"][];
+        };
+        /**
+         * RuleActions
+         * @description How often a rule has taken a step, such as `cap` and `terminate`.
+         */
+        RuleActions: {
+            rule: string;
+            action: string;
+            count: number;
         };
         /**
          * Error
@@ -4304,6 +4346,71 @@ export interface operations {
             };
             /** @description `unknown_server`: The Jupyter server has not registered (or the broker forgot it: register again). */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    metrics: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the broker knows and has counted, for Prometheus (sockets only) */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
