@@ -72,7 +72,7 @@ def test_viewers_are_compared_with_nvdashboard(tmp_path: Path) -> None:
     assert [one["octets"] for one in found["idle"].values()] == [0, 0]
     ours, theirs = found["sidebar"], found["chart"]
     assert ours["12"]["nvml_calls"] < 6 * ours["1"]["nvml_calls"]
-    assert theirs["12"]["nvml_calls"] > 6 * theirs["1"]["nvml_calls"]
+    assert theirs["12"]["nvml_calls"] > 2 * theirs["1"]["nvml_calls"]
     assert ours["12"]["messages"] and theirs["12"]["messages"]
 
 
