@@ -182,10 +182,6 @@ class EventsHandler(Verbs):
         await self.host.stream(self, server, since)
 
 
-class OpenApiHandler(Verbs):
-    async def get(self) -> None:
-        from genv_jupyter.api.openapi import document
-
 class MetricsHandler(Verbs):
     async def get(self) -> None:
         from genv_jupyter.api import metrics  # prometheus_client: for whom asks, and nobody else
@@ -195,6 +191,10 @@ class MetricsHandler(Verbs):
         )
         self.finish(metrics.page(known), kind=metrics.MEDIA)
 
+
+class OpenApiHandler(Verbs):
+    async def get(self) -> None:
+        from genv_jupyter.api.openapi import document
 
         await self.answer(document)
 
@@ -264,11 +264,11 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"servers/{_ID}", ServerHandler),
     (f"servers/{_ID}/kernels/{_ID}", KernelHandler),
     ("events", EventsHandler),
+    ("metrics", MetricsHandler),
     (r"openapi\.json", OpenApiHandler),
     ("replace", ReplaceHandler),
 )
 
-    ("metrics", MetricsHandler),
 
 def application(host: Host, door: type[Verbs] = LocalDoor) -> Server:
     """Mount every verb behind a door."""
