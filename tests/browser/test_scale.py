@@ -72,6 +72,8 @@ def test_long_lists_by_the_keyboard(jupyter: Jupyter, page: Page) -> None:
     notebook.expect_idle()
     notebook.command("genv-jupyter:show")
     first = notebook.panel.get_by_role("button", name="GPU 0", exact=True)
+    first.wait_for()
+    page.wait_for_function("document.activeElement?.closest('#genv-jupyter-panel')")  # as shown
     first.focus()
     page.keyboard.press("ArrowDown")
     expect(notebook.panel.get_by_role("button", name="GPU 1", exact=True)).to_be_focused()
