@@ -169,19 +169,19 @@ def limits_of(
             compute=_NOT_AMONG_USERS if compute and others else _ceiling(compute, verified, cause),
             devices=devices,
         )
-    memory = Limit(
-        strength="cooperative",
-        verified=None,
-        reason=" ".join(said for said in (cause, _COOPERATIVE, without) if said),
+    why = " ".join(said for said in (cause, _COOPERATIVE, without) if said)
+    return Limits(
+        memory=Limit(strength="cooperative", verified=None, reason=why),
+        compute=Limit(strength="none", verified=None, reason=_in_the_books(compute)),
+        devices=devices,
     )
-    ceiling = Limit(
-        strength="none",
-        verified=None,
-        reason=_NO_CEILING
-        if compute is None
-        else "Kept in the books: without MPS nothing slows the process down.",
-    )
-    return Limits(memory=memory, compute=ceiling, devices=devices)
+
+
+def _in_the_books(compute: int | None) -> str:
+    """Say what a ceiling is without MPS."""
+    if compute is None:
+        return _NO_CEILING
+    return "Kept in the books: without MPS nothing slows the process down."
 
 
 def _under_mps(started: int | None, *, operators: bool, others: bool) -> Limit:

@@ -71,10 +71,6 @@ class GpuMagics:
         """
         session = self.session
         match command.verb:
-            case "help":
-                from genv_jupyter.kernel import help
-
-                return help.view()
             case "attach":
                 from genv_jupyter.kernel import project
 
@@ -98,6 +94,16 @@ class GpuMagics:
                 from genv_jupyter.kernel import lining
 
                 return lining.ask(session, command.text)
+        return self._look(command)
+
+    def _look(self, command: Command) -> View:
+        """Do what changes nothing of what is held."""
+        session = self.session
+        match command.verb:
+            case "help":
+                from genv_jupyter.kernel import help
+
+                return help.view()
             case "devices":
                 return self._devices()
             case "envs":
