@@ -10,6 +10,7 @@ import type {
   IRequest,
   IUsage
 } from './api/types';
+import type { IKnownQuota } from './quota';
 import { withSample, type ISample } from './series';
 
 /** What is known of the way to the broker. */
@@ -54,6 +55,8 @@ export interface IState {
   readonly queue: readonly IQueueTicket[];
   /** Processes that outlived what had started them. */
   readonly leftovers: readonly ILeftover[];
+  /** What the reader may have, as it was asked for last; null: nobody has looked yet. */
+  readonly quota: IKnownQuota | null;
   readonly busy: ReadonlyMap<string, Busy>;
   readonly refusals: ReadonlyMap<string, IRefusal>;
 }
@@ -69,6 +72,7 @@ export const INITIAL: IState = {
   notices: [],
   queue: [],
   leftovers: [],
+  quota: null,
   busy: new Map(),
   refusals: new Map()
 };

@@ -1,6 +1,7 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 import type { IEvent } from './api/types';
+import type { IKnownQuota } from './quota';
 import {
   applyEvent,
   INITIAL,
@@ -31,6 +32,11 @@ export class GpuStore implements IDisposable {
 
   connect(connection: Connection): void {
     this.set({ ...this._state, connection });
+  }
+
+  /** Say what the reader may have. */
+  bound(quota: IKnownQuota | null): void {
+    this.set({ ...this._state, quota });
   }
 
   /** Say what is under way for an environment; a new action makes an older refusal go. */

@@ -7,6 +7,7 @@ import type { CurrentNotebook } from './current';
 import type { Folds } from './folds';
 import type { Notebooks } from './notebooks';
 import type { Page } from './page';
+import type { QuotaWatch } from './quotawatch';
 import type { Sessions } from './sessions';
 import type { Settings } from './settings';
 import type { GpuStore } from './store';
@@ -20,6 +21,7 @@ export interface IGpu {
   readonly current: CurrentNotebook;
   readonly notebooks: Notebooks;
   readonly folds: Folds;
+  readonly quota: QuotaWatch;
   readonly sessions: Sessions;
   readonly page: Page;
   readonly settings: Settings;

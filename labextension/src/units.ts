@@ -95,10 +95,16 @@ export function formatAge(
   now: number,
   trans: TranslationBundle
 ): string {
-  const minutes = Math.max(0, Math.floor((now - Date.parse(since)) / 60_000));
-  if (minutes < 1) {
-    return trans.__('just now');
-  }
+  const seconds = (now - Date.parse(since)) / 1000;
+  return seconds < 60 ? trans.__('just now') : formatDuration(seconds, trans);
+}
+
+/** Write how long something takes, in whole minutes: `12 min`, `2 h 05 min`, `4 d`. */
+export function formatDuration(
+  seconds: number,
+  trans: TranslationBundle
+): string {
+  const minutes = Math.floor(seconds / 60);
   if (minutes < 60) {
     return trans.__('%1 min', minutes);
   }

@@ -13,6 +13,7 @@ import type {
   INotice,
   IPatch,
   IQueueTicket,
+  IQuota,
   IRequest,
   IUsage,
   IUsageReport
@@ -69,6 +70,11 @@ export class GpuClient {
   /** Give up a place in the queue. */
   leave(ticket: string): Promise<unknown> {
     return this.call('DELETE', ['queue', ticket]);
+  }
+
+  /** What the caller may have, has, and has left. */
+  quota(): Promise<IQuota> {
+    return this.call('GET', ['quota']);
   }
 
   detach(id: string): Promise<IEnvironment> {

@@ -11,6 +11,7 @@ import type { IRowActions } from './EnvironmentRow';
 import { Leftovers } from './Leftovers';
 import { Prose } from './Prose';
 import { Queue } from './Queue';
+import { Quota } from './Quota';
 import { ThisNotebook, type INotebookActions } from './ThisNotebook';
 
 export interface IPanelProps {
@@ -101,6 +102,9 @@ export function Panel(props: IPanelProps): JSX.Element {
               now={now}
               trans={trans}
             />
+          )}
+          {shown('quota') && state.quota && (
+            <Quota quota={state.quota} folds={folds} now={now} trans={trans} />
           )}
           {shown('leftovers') && state.leftovers.length > 0 && (
             <Leftovers

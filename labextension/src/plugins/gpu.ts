@@ -13,6 +13,7 @@ import { CurrentNotebook } from '../current';
 import { Folds } from '../folds';
 import { Notebooks } from '../notebooks';
 import { Page } from '../page';
+import { QuotaWatch } from '../quotawatch';
 import { Sessions } from '../sessions';
 import { Settings } from '../settings';
 import { GpuStore } from '../store';
@@ -50,6 +51,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
     const current = new CurrentNotebook(tracker);
     const sessions = new Sessions(app.serviceManager.sessions);
     const folds = new Folds(memory);
+    const quota = new QuotaWatch(client, store);
     for (const part of [
       stream,
       page,
@@ -58,7 +60,8 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
       current,
       notebooks,
       sessions,
-      folds
+      folds,
+      quota
     ]) {
       alive.add(part);
     }
@@ -88,6 +91,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
       notebooks,
       sessions,
       folds,
+      quota,
       page,
       settings,
       trans,

@@ -39,7 +39,7 @@ export class GpuPanel extends ReactWidget {
     gpu.folds.changed.connect(this.refresh, this);
     gpu.sessions.changed.connect(this.refresh, this);
     gpu.settings.changed.connect(this.refresh, this);
-    gpu.page.resumed.connect(this.refresh, this);
+    gpu.page.resumed.connect(this.come, this);
   }
 
   override render(): JSX.Element {
@@ -50,9 +50,7 @@ export class GpuPanel extends ReactWidget {
         target={current.target}
         actions={this.actions}
         rows={this.rows}
-        hidden={
-          this.brief ? ALL_BUT_NOTEBOOK : this.gpu.settings.choices.hidden
-        }
+        hidden={this.unwanted}
         folds={this.gpu.folds}
         end={leftover => void this.gpu.actions.end(leftover)}
         retry={() => this.gpu.retry()}
@@ -96,13 +94,30 @@ export class GpuPanel extends ReactWidget {
   private watch(): void {
     clearInterval(this._timer);
     this._timer = setInterval(() => this.refresh(), TICK);
-    this.refresh();
+    this.come();
   }
 
   private refresh(): void {
+    this.draw(false);
+  }
+
+  /** Somebody looks who did not until now. */
+  private come(): void {
+    this.draw(true);
+  }
+
+  private draw(come: boolean): void {
     if (this.isVisible && !this.gpu.page.hidden) {
       this.update();
+      if (!this.unwanted.has('quota')) {
+        this.gpu.quota.look(come);
+      }
     }
+  }
+
+  /** The sections that are not shown. */
+  private get unwanted(): ReadonlySet<string> {
+    return this.brief ? ALL_BUT_NOTEBOOK : this.gpu.settings.choices.hidden;
   }
 
   private readonly actions: INotebookActions = {
