@@ -27,12 +27,13 @@ from genv_jupyter.errors import (
     from_payload,
 )
 from genv_jupyter.isolation.processes import peer
-from genv_jupyter.model import Cuda, Principal, Time
+from genv_jupyter.model import Cuda, KernelReport, NewEnvironment, Principal, ServerReport, Time
 
 if TYPE_CHECKING:
     from genv_jupyter.broker.service import Broker
 
 T = TypeVar("T")
+R = TypeVar("R", NewEnvironment, ServerReport, KernelReport)
 log = logging.getLogger(__name__)
 _DIGITS = 100
 ROUTES_HINT = "The routes and their arguments are listed in openapi.json."
@@ -82,6 +83,10 @@ class Verbs:
     def peer_pid(self) -> int | None:
         """Return the caller's pid where the door can prove it."""
         return None
+
+    def here(self, report: R) -> R:
+        """Return a report with its pid as the broker has it; a door of one pid namespace as is."""
+        return report
 
     def prepare(self) -> None:
         self.caller = self.principal()

@@ -39,7 +39,7 @@ class EnvironmentsHandler(Verbs):
 
     async def post(self) -> None:
         new = self.body(NewEnvironment)
-        await self.answer(lambda: self.host.broker.create(self.caller, new), 201)
+        await self.answer(lambda: self.host.broker.create(self.caller, self.here(new)), 201)
 
 
 class EnvironmentHandler(Verbs):
@@ -159,7 +159,9 @@ class PlacementsHandler(Verbs):
 class ServerHandler(Verbs):
     async def put(self, server: str) -> None:
         report = self.body(ServerReport)
-        await self.answer(lambda: self.host.broker.put_server(self.caller, server, report))
+        await self.answer(
+            lambda: self.host.broker.put_server(self.caller, server, self.here(report))
+        )
 
     async def delete(self, server: str) -> None:
         await self.answer(lambda: self.host.broker.end_server(self.caller, server))
@@ -168,7 +170,9 @@ class ServerHandler(Verbs):
 class KernelHandler(Verbs):
     async def put(self, server: str, kernel: str) -> None:
         report = self.body(KernelReport)
-        await self.answer(lambda: self.host.broker.put_kernel(self.caller, server, kernel, report))
+        await self.answer(
+            lambda: self.host.broker.put_kernel(self.caller, server, kernel, self.here(report))
+        )
 
     async def delete(self, server: str, kernel: str) -> None:
         launch = self.number("launch", "the number of a launch")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from genv_jupyter.api.doors import Host, Verbs
+import msgspec
+
+from genv_jupyter.api.doors import Host, R, Verbs
+from genv_jupyter.errors import UnknownProcess
+from genv_jupyter.isolation import pid_namespaces
 from genv_jupyter.isolation.processes import peer
 from genv_jupyter.model import Principal
 
@@ -46,6 +50,19 @@ class HostDoor(Verbs):
 
     def peer_pid(self) -> int | None:
         return self._pid or None  # 0: it is in a pid namespace that we do not see
+
+    def here(self, report: R) -> R:
+        if report.pid is None:
+            return report
+        caller, uid = self.connection.caller
+        found = pid_namespaces.ours(caller, uid, report.pid)
+        if found is None:
+            raise UnknownProcess(
+                f"No process {report.pid} of yours is known where you call from.",
+                hint="Say its pid as your own pid namespace has it; the broker of this host must "
+                "be able to see your processes.",
+            )
+        return msgspec.structs.replace(report, pid=found)
 
     async def serve(self, arguments: Sequence[str]) -> None:
         try:
