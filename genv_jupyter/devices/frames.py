@@ -32,6 +32,14 @@ class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     details: bool = False
 
 
+class SetMode(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Parent: set a GPU's compute mode, unless it is another than ``expected`` by now."""
+
+    uuid: str
+    expected: str
+    mode: str
+
+
 class Touching(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Child: from now on a call into the driver is about that GPU; if I hang, it was that one."""
 
@@ -66,12 +74,19 @@ class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
     why: str = ""
 
 
+class ModeTold(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Child: which compute mode there was; ``why`` it could not be read or set."""
+
+    found: str | None
+    why: str | None = None
+
+
 class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Child: that was all."""
 
 
-Request = Open | Ask
-Reply = Touching | Opened | Failed | Told | Done
+Request = Open | Ask | SetMode
+Reply = Touching | Opened | Failed | Told | ModeTold | Done
 
 _encoder = msgspec.msgpack.Encoder()
 

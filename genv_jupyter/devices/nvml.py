@@ -18,7 +18,7 @@ from typing import NoReturn
 from genv_jupyter.devices import frames, trouble
 from genv_jupyter.devices.child import Child, ChildEnded
 from genv_jupyter.devices.known import Known, Round
-from genv_jupyter.devices.source import DeviceSource, Inventory
+from genv_jupyter.devices.source import DeviceSource, Inventory, ModeSet
 
 COMMAND = (sys.executable, "-P", "-m", "genv_jupyter.devices.nvml_child")
 LONGEST_BACK_OFF = 60.0
@@ -95,6 +95,42 @@ class NvmlSource(DeviceSource):
             return self._known.stale(str(given))
         finally:
             self._lock.release()
+
+    def set_compute_mode(self, uuid: str, mode: str, *, expected: str) -> ModeSet:
+        """Set a compute mode; see ``DeviceSource.set_compute_mode``."""
+        until = time.monotonic() + self._deadline
+        if not self._lock.acquire(timeout=self._deadline):
+            return ModeSet(None, trouble.BUSY)
+        try:
+            if self._closed:
+                return ModeSet(None, trouble.CLOSED)
+            child = self._ready(until)
+            if self._round is not None:  # what it is about to tell comes first
+                self._ask(child, until)
+            if self._current is not child:
+                return ModeSet(None, self._why or trouble.OPENING)
+            child.send(frames.SetMode(uuid, expected, mode))
+            return self._mode_told(child)
+        except _Given as given:
+            return ModeSet(None, str(given))
+        finally:
+            self._lock.release()
+
+    def _mode_told(self, child: Child) -> ModeSet:
+        """Wait for the answer; a child that gives none is given up, as in a reading."""
+        until = time.monotonic() + self._patience
+        try:
+            while (message := child.receive(until)) is not None:
+                if isinstance(message, frames.ModeTold):
+                    return ModeSet(message.found, message.why)
+            why = trouble.hanging(child.touching, self._patience)
+        except ChildEnded as ended:
+            why = trouble.crashed(child.touching, ended.returncode, ended.words)
+        self._current = self._round = None
+        self._end(child)
+        if child.touching is not None:
+            self._set_aside(child.touching, why)
+        return ModeSet(None, why)
 
     def close(self) -> None:
         """End the child; later readings are the last one, of unknown health."""

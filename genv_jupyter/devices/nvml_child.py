@@ -29,6 +29,7 @@ T = TypeVar("T")
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
 _SICK = (*_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _COMPUTE_MODES = dict(enumerate(("default", "exclusive_thread", "prohibited", "exclusive_process")))
+_NUMBERS = {name: number for number, name in _COMPUTE_MODES.items()}
 _PROCESS_LISTS: tuple[tuple[ProcessKind, str], ...] = (
     ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
     ("compute", "nvmlDeviceGetComputeRunningProcesses"),
@@ -101,6 +102,24 @@ class Driver:
                 told = (self._told(index, seen),)
         self._names = seen
         self._tell(*told, frames.Done())
+
+    def set_mode(self, asked: frames.SetMode) -> None:
+        """Set a compute mode, unless somebody has set another one than is expected."""
+        found = None
+        for index, (handle, uuid) in self._handles.items():
+            if uuid != asked.uuid:
+                continue
+            self._tell(frames.Touching(index))
+            try:
+                found = _COMPUTE_MODES.get(pynvml.nvmlDeviceGetComputeMode(handle), "unknown")
+                if found == asked.expected != asked.mode:
+                    pynvml.nvmlDeviceSetComputeMode(handle, _NUMBERS[asked.mode])
+            except pynvml.NVMLError as error:
+                self._tell(frames.ModeTold(found, _words(error)))
+            else:
+                self._tell(frames.ModeTold(found))
+            return
+        self._tell(frames.ModeTold(None, "the driver does not give access to it at present"))
 
     def _attach(self, index: int) -> None:
         try:
@@ -310,6 +329,9 @@ def main() -> None:
     for request in _requests():
         if isinstance(request, frames.Ask):
             driver.read(request.last, request.details)
+            continue
+        if isinstance(request, frames.SetMode):
+            driver.set_mode(request)
             continue
         try:
             driver.open(request.skip)

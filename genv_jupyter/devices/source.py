@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -127,6 +127,17 @@ class Inventory(Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
+class ModeSet(NamedTuple):
+    """What came of setting a compute mode.
+
+    ``found`` is the mode there was, ``None`` where that could not be read; it was set if that is
+    the one expected, and there is no ``trouble`` (the cause, in words).
+    """
+
+    found: str | None
+    trouble: str | None = None
+
+
 class DeviceSource(ABC):
     """Where readings come from."""
 
@@ -138,6 +149,13 @@ class DeviceSource(ABC):
         source's deadline (2 s by default): what goes wrong is told in ``Inventory.trouble`` and in
         each device's ``health``.
         """
+
+    def set_compute_mode(self, uuid: str, mode: str, *, expected: str) -> ModeSet:
+        """Set the compute mode of a GPU, unless it is another one than ``expected`` by now.
+
+        Needs root. It never raises, and takes no longer than the source's deadline.
+        """
+        return ModeSet(None, "these devices have none that could be set")
 
     @abstractmethod
     def close(self) -> None:

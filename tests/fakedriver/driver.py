@@ -109,6 +109,8 @@ class FakeDriver:
     def update_device(self, uuid: str, **keys: Any) -> None:
         """Set keys of the ``DeviceSpec`` or ``InstanceSpec`` of that UUID."""
         self._change(lambda scenario: _find(scenario, uuid).update(keys))
+        if "compute_mode" in keys:
+            self._mode(uuid).unlink(missing_ok=True)
 
     def set_external(self, uuid: str, memory: int) -> None:
         """Let that many bytes be in use by nobody who is listed."""
@@ -188,6 +190,13 @@ class FakeDriver:
                 found.append(Context(pid, device, count, context_bytes + allocated))
         return sorted(found, key=lambda context: (context.device, context.pid))
 
+    def compute_mode(self, uuid: str) -> int:
+        """Return the mode of a device, as NVML set it last, or else as the scenario has it."""
+        try:
+            return int(self._mode(uuid).read_text())
+        except FileNotFoundError:
+            return int(_find(self.scenario, uuid).get("compute_mode", 0))
+
     @property
     def nvml_calls(self) -> int:
         """How often NVML was called since this driver was made, by all processes together."""
@@ -196,6 +205,9 @@ class FakeDriver:
     @property
     def _calls(self) -> Path:
         return self.directory / "scenario.json.calls"
+
+    def _mode(self, uuid: str) -> Path:
+        return self.directory / f"scenario.json.mode.{uuid}"
 
     @property
     def _state(self) -> Path:

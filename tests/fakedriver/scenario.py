@@ -115,6 +115,8 @@ class Scenario(TypedDict, total=False):
     """What each context costs on its device."""
     cuinit_rereads: bool
     """Whether a cuInit after one that failed reads CUDA_VISIBLE_DEVICES again."""
+    may_administer: bool
+    """False: not even root may change a device's settings, as in some containers."""
     list_processes: bool
     """False: NVML's lists are empty while memory is in use, as inside a container."""
     pid_shift: int

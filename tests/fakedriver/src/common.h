@@ -82,6 +82,8 @@ typedef struct {
 } memory;
 
 const char *scenario_path(void);
+uint64_t compute_mode(int device); /* as was set last, by NVML or by the scenario */
+bool set_compute_mode(int device, uint64_t mode);
 table *table_open(void); /* locked, dead processes' rows already freed; NULL: no state file */
 void table_close(table *shared);
 holding *table_row(table *shared, const char *uuid, bool create); /* this process's */

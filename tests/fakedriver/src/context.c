@@ -54,7 +54,7 @@ static CUresult check(CUcontext context)
 /* 0 default, 2 prohibited, 3 one process at a time. */
 static bool may_open_context(const table *shared, const place *where)
 {
-    uint64_t mode = scenario_number(0, "devices.%d.compute_mode", where->device);
+    uint64_t mode = compute_mode(where->device);
     if (mode != CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
         return mode != CU_COMPUTEMODE_PROHIBITED;
     for (const holding *row = shared->rows; row < shared->rows + MAX_HOLDINGS; row++)

@@ -167,7 +167,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
         *value = (int)mps_multiprocessors(scenario_number(128, "%smultiprocessors", where.path));
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
-        *value = (int)scenario_number(0, "devices.%d.compute_mode", on);
+        *value = (int)compute_mode(on);
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = on + 1; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = 0; return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The devices are enumerated by the first nvmlInit and by no later call: one that is plugged in
  * afterwards shows up after nvmlShutdown and nvmlInit only, one that is taken out is "lost". */
@@ -236,7 +237,18 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mo
 {
     ENTER_FIND_WHOLE(device, where);
     REQUIRE(mode, NVML_ERROR_INVALID_ARGUMENT);
-    *mode = (nvmlComputeMode_t)scenario_number(0, "%scompute_mode", where.path);
+    *mode = (nvmlComputeMode_t)compute_mode(where.device);
+    return NVML_SUCCESS;
+}
+
+/* For root alone; and in some containers not even for root, which the scenario says. */
+nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
+{
+    ENTER_FIND_WHOLE(device, where);
+    REQUIRE(mode < NVML_COMPUTEMODE_COUNT, NVML_ERROR_INVALID_ARGUMENT);
+    REQUIRE(mode != NVML_COMPUTEMODE_EXCLUSIVE_THREAD, NVML_ERROR_NOT_SUPPORTED);
+    REQUIRE(!geteuid() && scenario_number(1, "may_administer"), NVML_ERROR_NO_PERMISSION);
+    REQUIRE(set_compute_mode(where.device, mode), NVML_ERROR_UNKNOWN);
     return NVML_SUCCESS;
 }
 

@@ -143,3 +143,36 @@ memory memory_of(const table *shared, const place *where)
     result.free = taken < result.total ? result.total - taken : 0;
     return result;
 }
+
+/* One small file for each device whose mode was set: the driver keeps it whoever ends. */
+static void mode_path(int device, char *path, size_t size)
+{
+    place where = {0};
+    place_at(device, -1, &where);
+    snprintf(path, size, "%s.mode.%s", scenario_path(), where.uuid);
+}
+
+uint64_t compute_mode(int device)
+{
+    char path[4400], digit = 0;
+    mode_path(device, path, sizeof path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (read(fd, &digit, 1) != 1)
+            digit = 0;
+        close(fd);
+    }
+    return digit ? (uint64_t)(digit - '0') : scenario_number(0, "devices.%d.compute_mode", device);
+}
+
+bool set_compute_mode(int device, uint64_t mode)
+{
+    char path[4400], digit = (char)('0' + mode);
+    mode_path(device, path, sizeof path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return false;
+    bool written = pwrite(fd, &digit, 1, 0) == 1;
+    close(fd);
+    return written;
+}
