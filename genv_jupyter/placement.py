@@ -18,7 +18,7 @@ from msgspec import Struct
 from genv_jupyter.demand import Demand
 from genv_jupyter.policy import Policy
 from genv_jupyter.reasons import refusal
-from genv_jupyter.slots import Own, Slot, memory_on, others_on, outsiders, resolve
+from genv_jupyter.slots import Own, Slot, inside, memory_on, others_on, outsiders, resolve
 from genv_jupyter.units import WHOLE
 
 __all__ = ["Own", "Placed", "Slot", "place", "resolve", "satisfied"]
@@ -169,6 +169,7 @@ def _fits_own(slot: Slot, demand: Demand, owner: str, policy: Policy, held: Own)
     return (
         1 <= memory_on(slot, demand) <= left
         and slot.health != "lost"
+        and (slot.only is None or slot.shared == 1 or slot.only == inside(demand, owner, policy))
         and not (compute and others + compute > policy.compute_overcommit)
     )
 
@@ -183,6 +184,7 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
     ceiling = policy.compute_overcommit - compute
     apart = policy.share_between_users != "always"
     shared = _OTHERS if apart else _SHARED  # where the owner is not: by somebody else
+    insider = inside(demand, owner, policy)
     best: Slot | None = None
     best_rank, best_left = 9, 0
     need, measured = memory or 0, -1
@@ -212,6 +214,8 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
             if rank > best_rank or (rank == best_rank and left >= best_left):
                 continue
         if need < 1 or slot.exclusive or slot.health == "lost":
+            continue
+        if slot.only is not None and slot.only != insider:
             continue
         if compute and slot.compute.get(owner, 0) > ceiling:
             continue

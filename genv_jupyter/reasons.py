@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import GpuError, NoCapacity, OutOfRange
 from genv_jupyter.policy import Policy
-from genv_jupyter.slots import Own, Slot, memory_on, others_on, outsiders
+from genv_jupyter.slots import Own, Slot, inside, memory_on, others_on, outsiders
 from genv_jupyter.units import format_memory, format_share
 
 _WAIT = "wait in the queue (`--wait`), or ask a holder to release (`%gpu ask`)."
@@ -98,6 +98,12 @@ def reason_against(
         return None
     if not slot.capacity:
         return f"{name} does not tell how much memory it has, and can only be had whole."
+    alone = held is not None and slot.shared == 1
+    if slot.only is not None and not alone and slot.only != inside(demand, owner, policy):
+        return (
+            f"{name} is shared under MPS in compute mode exclusive process, which lets in nobody "
+            "but that user's processes under MPS."
+        )
     if held is None and policy.share_between_users == "never" and others_on(slot, owner):
         return f"{name}: another user works on it, and users do not share devices here."
     left = max(0, slot.capacity - slot.granted - slot.external + mine.memory)

@@ -53,6 +53,8 @@ class Slot:
         The part of ``external`` that graphics processes hold: the desktop.
     users
         Owners (``local:1000``) whose processes compute there outside any environment.
+    only
+        The owner whose processes alone get in, under MPS (compute mode exclusive process).
     servers
         The part of ``external`` that our own MPS servers hold: they leave for a whole grant.
     """
@@ -71,6 +73,7 @@ class Slot:
     graphics: int = 0
     servers: int = 0
     users: frozenset[str] = frozenset()
+    only: str | None = None
     health: Health = "ok"
 
     @property
@@ -117,6 +120,14 @@ def outsiders(slot: Slot, policy: Policy) -> bool:
 def others_on(slot: Slot, owner: str) -> bool:
     """Tell whether somebody else than ``owner`` works on a device, as far as that is known."""
     return len(slot.owners) > (owner in slot.owners) or bool(slot.users - {owner})
+
+
+def inside(demand: Demand, owner: str, policy: Policy) -> str | None:
+    """Return who may share a device that lets in only what runs under MPS; ``None``: nobody."""
+    without = demand.mps == "off" or policy.mps == "never" or demand.count > 1
+    if demand.compute is None and demand.mps != "on" and not policy.mps_memory_only:
+        without = True
+    return None if without else owner
 
 
 def memory_on(slot: Slot, demand: Demand) -> int:

@@ -155,7 +155,11 @@ class BrokerConfig:
     def user(cls) -> BrokerConfig:
         """Read the user's configuration, whatever is wrong with it."""
         found = [Path(directory) for directory in reversed(jupyter_config_path())]
-        return cls._read(path for directory in found for path in _files(directory))
+        made = cls._read(path for directory in found for path in _files(directory))
+        if (said := made.of(MpsDaemons).against_exclusive_mode(host=False)) is not None:
+            made.problems.append(said)
+            made.of(MpsDaemons).exclusive_mode = False
+        return made
 
     @classmethod
     def host(cls, path: Path | None = None) -> BrokerConfig:
@@ -172,6 +176,8 @@ class BrokerConfig:
         files = list(_files(where)) if where.is_dir() or path is None else [where]
         unsafe = [said for file in files if (said := _unsafe(file))]
         made = cls(problems=unsafe) if unsafe else cls._read(files)
+        if (said := made.of(MpsDaemons).against_exclusive_mode(host=True)) is not None:
+            made.problems.append(said)
         if made.problems:
             raise Unavailable(
                 "The configuration of the GPU broker cannot be used:\n- "

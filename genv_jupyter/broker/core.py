@@ -198,6 +198,8 @@ class Core:
         NoDriver
             There are none because the driver does not work.
         """
+        if self.mps.modes is not None:
+            self.mps.modes.mark()
         slots = [self.books.slots[uuid] for uuid in pool.uuids if uuid in self.books.slots]
         if not slots:
             cause = self.inventory.trouble or pool.notice or "No NVIDIA GPU was found on this host."

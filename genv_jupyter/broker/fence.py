@@ -92,9 +92,11 @@ def _fenced(
 ) -> EnvironmentRow:
     try:
         failpoints.reach("before_fence")
-        if need is None:
-            mps.make_way(core, [part.device for part in attempt.placed])
-        else:
+        devices = [part.device for part in attempt.placed]
+        modes = core.mps.modes
+        if need is None or (modes is not None and modes.holds(devices)):
+            mps.make_way(core, devices)
+        if need is not None:
             demanded = attempt.demand.mps == "on" or core.policy.mps == "always"
             attempt.sharing = mps.prepare(core, need, demanded=demanded, running=attempt.running)
         failpoints.reach("after_fence")
@@ -103,13 +105,18 @@ def _fenced(
             attach.give_up(core, attempt)
         raise
     with lock:
-        return attach.finish(core, attempt)
+        row = attach.finish(core, attempt)
+    if modes is not None:
+        modes.settle(devices)
+    return row
 
 
 def _needs_fence(core: Core, attempt: Attempt) -> bool:
     if attempt.sharing.mps:
         return True
-    daemons = core.mps.daemons
+    daemons, modes = core.mps.daemons, core.mps.modes
+    if modes is not None and modes.holds(part.device for part in attempt.placed):
+        return True
     if daemons is None or not attempt.demand.exclusive:
         return False
     return any(daemons.running(part.device) for part in attempt.placed)

@@ -27,6 +27,7 @@ from genv_jupyter.api.host_door import HostDoor
 from genv_jupyter.api.http import Connection
 from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.broker import audit, directories, systemd
+from genv_jupyter.broker.compute_modes import ComputeModes
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.fair import FairPool
 from genv_jupyter.broker.identity import Access
@@ -253,6 +254,10 @@ def _open(state: Path, settings: BrokerConfig, room: Path) -> tuple[Broker, int]
         config=settings,
     )
     broker.core.notices.extend(notices)
+    daemons = broker.core.mps.daemons
+    if daemons is not None and not broker.core.inventory.simulated:
+        kept = top / "compute-modes.json"
+        broker.core.mps.modes = ComputeModes(broker.core, broker.lock, daemons, kept)
     return broker, held
 
 

@@ -26,6 +26,7 @@ from genv_jupyter.placement import Placed
 from genv_jupyter.sharing import Facts, Sharing, check_clients, sharing_of
 
 if TYPE_CHECKING:
+    from genv_jupyter.broker.compute_modes import ComputeModes
     from genv_jupyter.broker.core import Core
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Mps:
         self.faults = None if self.witness is None else Faults(self.witness.daemons, self.witness)
         self.unlisted = None if daemons is None else Unlisted(daemons)
         self.preparing: dict[str, Need] = {}
+        self.modes: ComputeModes | None = None  # of a daemon that serves the whole host
 
     @property
     def operators(self) -> bool:
@@ -89,6 +91,8 @@ class Mps:
         """Look after daemons and clients, once a second; it may take seconds, without the lock."""
         if self.daemons is not None:
             self.daemons.round()
+        if self.modes is not None:
+            self.modes.round()
         if self.witness is not None:
             self.witness.look(core, lock)
         if self.faults is not None:
@@ -120,6 +124,8 @@ class Mps:
                 self.daemons.stop(post)
             except MpsError as error:
                 log.warning("MPS on %s: %s", post.device, error)
+        if self.modes is not None:
+            self.modes.close()
 
 
 def needs(core: Core) -> dict[Post, int]:
@@ -247,12 +253,13 @@ def _facts(core: Core, row: EnvironmentRow, part: Placed) -> Facts:
     if core.inventory.simulated:
         return Facts(simulated=True)
     usage, uid = core.usage.get(part.device), uid_of(row.owner)
+    mode = None if usage is None else usage.reading.compute_mode
     return Facts(
         foreign=uid is None or os.getuid() not in (0, uid),
         wsl="microsoft" in _release().lower(),
         kind=core.books.slots[part.device].kind,
         capability=None if usage is None else usage.reading.capability,
-        compute_mode=None if usage is None else usage.reading.compute_mode,
+        compute_mode=mode if core.mps.modes is None else core.mps.modes.mode(part.device, mode),
         trouble=None if uid is None else core.mps.trouble(Post(part.device, uid)),
     )
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from traitlets import TraitError, Unicode, validate
+from traitlets import Bool, TraitError, Unicode, validate
 from traitlets.config import Configurable
 from traitlets.utils.bunch import Bunch
 
@@ -29,6 +29,14 @@ class MpsDaemons(Configurable):
         "say), if one was. Empty: the broker's own.",
     ).tag(config=True)
 
+    exclusive_mode = Bool(
+        False,
+        help="Whether a device that one user shares under MPS is put into compute mode exclusive "
+        "process meanwhile, so that no process gets in beside MPS: neither of another user nor "
+        "without MPS. What the mode was is put back afterwards. Only for the daemon of a host, "
+        "run as root, with MPS daemons of its own.",
+    ).tag(config=True)
+
     @validate("pipe_directory")
     def _absolute(self, proposal: Bunch) -> str:
         value = str(proposal["value"])
@@ -37,6 +45,20 @@ class MpsDaemons(Configurable):
         raise TraitError(
             f"pipe_directory: {value!r} is neither an absolute path nor '{INHERITED}'."
         )
+
+    def against_exclusive_mode(self, *, host: bool) -> str | None:
+        """Say why ``exclusive_mode``, if it is set, cannot be obeyed here."""
+        if not self.exclusive_mode:
+            return None
+        if not host:
+            why = "a compute mode is everybody's, so only the daemon of a host changes it"
+        elif os.geteuid() != 0:
+            why = "only root may change a compute mode, and this does not run as root"
+        elif self.pipe_directory:
+            why = "it is for MPS daemons of the broker's own, and pipe_directory names another's"
+        else:
+            return None
+        return f"MpsDaemons.exclusive_mode: {why}."
 
     def daemons(
         self,

@@ -13,6 +13,7 @@ from genv_jupyter.broker.config import (
     PolicySettings,
     generate,
 )
+from genv_jupyter.broker.mps_settings import MpsDaemons
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.policy import Policy
 
@@ -165,3 +166,28 @@ def test_the_generated_file_is_the_default_and_can_be_uncommented(directory: Pat
     made = BrokerConfig.user()
     assert made.problems == []
     assert made.policy() == Policy()
+
+
+EXCLUSIVE = "c.MpsDaemons.exclusive_mode = True"
+
+
+def test_a_user_changes_no_compute_mode(directory: Path) -> None:
+    write(directory, EXCLUSIVE)
+    made = BrokerConfig.user()
+    (said,) = made.problems
+    assert said.startswith("MpsDaemons.exclusive_mode: a compute mode is everybody's")
+    assert not made.of(MpsDaemons).exclusive_mode
+
+
+def test_only_a_daemon_of_root_changes_compute_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, EXCLUSIVE)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(Unavailable, match="only root may change a compute mode"):
+        BrokerConfig.host(path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert BrokerConfig.host(path).of(MpsDaemons).exclusive_mode
+    both = write(tmp_path, EXCLUSIVE, "c.MpsDaemons.pipe_directory = '/tmp/nvidia-mps'")
+    with pytest.raises(Unavailable, match="pipe_directory names another's"):
+        BrokerConfig.host(both)

@@ -546,3 +546,49 @@ def test_device_that_is_not_read_reliably_comes_last_and_is_still_given(
     for other in slots[1:]:
         other.health = "lost"
     assert indices(slots, place(slots, demand, ME, POLICY)) == [0]
+
+
+# -- compute mode exclusive process ---------------------------------------------------------------
+
+
+def exclusive_of(owner: str) -> list[Slot]:
+    """Two devices, on the first of which only an owner's processes under MPS get in."""
+    slots = gpus()
+    slots[0].add(owner, 4 * GIB, 1000, False)
+    slots[0].only = owner
+    return slots
+
+
+@pytest.mark.parametrize(
+    ("owner", "fields", "at"),
+    [
+        (ME, {}, 0),
+        (OTHER, {}, 1),
+        (ME, {"mps": "off"}, 1),
+        (ME, {"mps": "on"}, 0),
+    ],
+)
+def test_only_one_users_processes_under_mps_get_in(
+    owner: str, fields: dict[str, Any], at: int
+) -> None:
+    slots = exclusive_of(ME)
+    assert indices(slots, place(slots, ask(fraction=0.25, **fields), owner, POLICY)) == [at]
+
+
+def test_without_mps_by_policy_nobody_gets_in_beside() -> None:
+    slots = exclusive_of(ME)
+    for policy in (Policy(mps="never"), Policy(mps_memory_only=False)):
+        assert indices(slots, place(slots, ask(memory="1GiB"), ME, policy)) == [1]
+    assert indices(slots, place(slots, ask(memory="1GiB"), ME, POLICY)) == [0]
+    always = Policy(share_between_users="always")
+    said = reason(slots, ask(devices=("0",), fraction=0.25), owner=OTHER, policy=always)
+    assert said.startswith("GPU 0 is shared under MPS in compute mode exclusive process")
+
+
+def test_who_is_alone_there_may_go_on_without_mps() -> None:
+    slots = exclusive_of(ME)
+    own = {slots[0].uuid: Own(4 * GIB, 1000, False)}
+    off = ask(devices=("0",), fraction=0.25, mps="off")
+    assert indices(slots, place(slots, off, ME, POLICY, own)) == [0]
+    slots[0].add(ME, 4 * GIB, 1000, False)
+    assert "lets in nobody" in reason(slots, off, own=own)
