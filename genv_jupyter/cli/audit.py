@@ -17,7 +17,7 @@ from genv_jupyter.kernel.views import PageView, View
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @shows
 def audit(search: str | None, limit: int) -> tuple[Any, View]:
-    """Who asked for what, and what came of it (administrators of a host's broker).
+    """Who asked for what, and what came of it (for administrators).
 
     The newest first; with SEARCH those in which that occurs.
     """
