@@ -32,7 +32,7 @@ TOTAL = 80 * GIB
 BEGAN = datetime(2026, 1, 1, 8, tzinfo=UTC)
 _NONE = Limit(strength="none")
 _LIMITS = Limits(memory=_NONE, compute=_NONE, devices=_NONE)
-_USERS = ("ada", "grace", "edsger", "barbara", "donald", "radia", "tony", "margaret")
+_USERS = tuple(f"user-{number}" for number in range(1, 9))
 
 
 class Crowd:

@@ -166,7 +166,7 @@ def test_everything_at_once(jupyter: Jupyter, page: Page) -> None:
                 QueueTicket(
                     id=f"t{place}",
                     environment=kernel["id"] if place == 2 else "1",
-                    user="ada",
+                    user="user-9",
                     name="experiment.ipynb",
                     request=Request(gpus=1),
                     state="waiting",
@@ -187,7 +187,7 @@ def test_everything_at_once(jupyter: Jupyter, page: Page) -> None:
                     command="python",
                     environment="gone",
                     name="old.ipynb",
-                    user="ada",
+                    user="user-9",
                     after="ended",
                     uses=(LeftoverUse(device=devices[0].uuid, memory=2 * GIB),),
                     started=BEGAN,
@@ -200,7 +200,7 @@ def test_everything_at_once(jupyter: Jupyter, page: Page) -> None:
                 Notice(
                     id="n1",
                     environment=kernel["id"],
-                    user="ada",
+                    user="user-9",
                     kind="idle",
                     level="warning",
                     message="Idle for 55 minutes: the kernel is restarted at 12:00.",

@@ -308,18 +308,18 @@ def test_a_host_acts_for_each_owner_and_never_for_root(
     desk = ruled(outside="act", outside_grace=0)
     core = desk.broker.core
     core.kind = "host"
-    alice, root = desk.process(), desk.process()
+    member, root = desk.process(), desk.process()
     monkeypatch.setattr(
-        core.attribution, "uid_of", lambda pid, start: 1000 if pid == alice.pid else 0
+        core.attribution, "uid_of", lambda pid, start: 1000 if pid == member.pid else 0
     )
-    monkeypatch.setattr(desk.proof, "uids", lambda pid: (1000 if pid == alice.pid else 0,) * 4)
-    for process in (alice, root):
+    monkeypatch.setattr(desk.proof, "uids", lambda pid: (1000 if pid == member.pid else 0,) * 4)
+    for process in (member, root):
         desk.uses(0, process.pid, GIB)
     desk.pass_(1)
-    assert alice.wait() == -signal.SIGINT and not gone(root.pid)
-    whose = Principal(realm="local", id="1000", name="alice")
+    assert member.wait() == -signal.SIGINT and not gone(root.pid)
+    whose = Principal(realm="local", id="1000", name="member")
     (notice,) = desk.broker.notices(whose)
-    assert f"process {alice.pid}" in notice.message
+    assert f"process {member.pid}" in notice.message
     assert desk.notices() == [] or desk.me.id == "1000", "nobody else is told"
     assert {it.owner for it in desk.records.history() if it.event == enforcer.ACTED} == {
         "local:1000"
