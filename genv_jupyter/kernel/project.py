@@ -279,7 +279,7 @@ def _trusted(path: Path) -> str | None:
     if len(content) > _MOST:
         raise _NotTrusted("it is too large")
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")  # editors of Windows begin with a mark
     except UnicodeDecodeError:
         raise _NotTrusted("it is no text in UTF-8") from None
 

@@ -91,6 +91,13 @@ def test_what_is_wrong_is_named(here: Path, text: str, said: str) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a file of another user: needs root")
+def test_a_byte_order_mark_is_no_text(here: Path) -> None:
+    write(here, "\ufeffgpus = 2\r\n")
+    assert asked() == Request(gpus=2)
+    save(Request(fraction=0.5), find())
+    assert asked() == Request(fraction=0.5)
+
+
 def test_file_of_another_user_does_not_matter(here: Path) -> None:
     write(here.parent, "fraction = 0.5")
     path = write(here, "nonsense")
