@@ -7,6 +7,7 @@ process that ended for reasons of its own is told nothing.
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections import deque
 from collections.abc import Iterable
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 LATELY = 30.0
 """Seconds before a death is heard of in which its cause is looked for: a server looks after its
 kernels every three seconds."""
+
+SLICE = 500
+"""Processes looked at in one round: a round stays a few milliseconds, whatever their number."""
 
 OUR_DOING: tuple[NoticeKind, ...] = ("ended", "mps")
 HINT = "What it held in memory is gone. `%gpu usage` shows what is used, `%gpu doctor` the rest."
@@ -64,21 +68,26 @@ class Deaths:
         self.core = core
         self._watched: dict[str, _Watched] = {}
         self._ended: dict[str, str] = {}
+        self._todo: list[str] = []
 
     def of(self, environment: str) -> str | None:
         """Return why the process before the present one of an environment died."""
         return self._ended.get(environment)
 
     def round(self) -> None:
-        """Note what Linux has counted so far, for every process that lives."""
+        """Note what Linux has counted so far, for each of a slice of the processes that live."""
         now, books, host = self.core.steady(), self.core.books, oom.killed_on_host()
+        killed = functools.cache(oom.killed_in_group)  # many are in one group
         for known in self._watched.keys() - books.environments.keys():
             del self._watched[known]
         for known in self._ended.keys() - books.environments.keys():
             del self._ended[known]
-        for environment in books.grants:
-            row = books.environments[environment]
-            if row.pid is None:
+        if not self._todo:
+            self._todo = list(books.grants)
+        turn, self._todo = self._todo[:SLICE], self._todo[SLICE:]
+        for environment in turn:
+            row = books.environments.get(environment)
+            if row is None or row.pid is None:
                 continue
             watched = self._watched.get(environment)
             if watched is None or (watched.pid, watched.start) != (row.pid, row.start):
@@ -87,7 +96,7 @@ class Deaths:
                 watched = _Watched(row.pid, row.start, oom.files(row.pid), deque())
                 self._watched[environment] = watched
             if not watched.counts or processes.alive(row.pid, row.start):
-                watched.counts.append((now, _Counts(oom.killed_in_group(watched.files), host)))
+                watched.counts.append((now, _Counts(killed(watched.files), host)))
             while len(watched.counts) > 1 and now - watched.counts[1][0] >= LATELY:
                 watched.counts.popleft()
 

@@ -35,6 +35,9 @@ from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow, TicketRow
 from genv_jupyter.model import Cuda, Principal, Request
 
+LOOK_SECONDS = 1.0
+"""Between two looks at who has gone."""
+
 RECENT = 4000
 """Records of the past that are read for how long devices are kept."""
 
@@ -62,6 +65,7 @@ class Queue:
         self.lanes = lanes
         self.records = records
         self._recalled = records is None
+        self._next_look = float("-inf")
 
     # -- asking ---------------------------------------------------------------------------------
 
@@ -220,8 +224,7 @@ class Queue:
         self._recall()
         with self.lock:
             books = self.core.books
-            grants = (grant for held in books.on_device.values() for grant in held.values())
-            self.core.line.durations.look(grants, self.core.clock())
+            self._see_stays()
             if not books.tickets:
                 return
             self._tidy()
@@ -232,6 +235,14 @@ class Queue:
         while (ticket := self._next(blocked)) is not None:
             if not self._serve(ticket):
                 blocked.add(ticket.environment)
+
+    def _see_stays(self) -> None:
+        """See who has gone: not after every verb, since it takes a look at every grant."""
+        core = self.core
+        if core.steady() >= self._next_look:
+            self._next_look = core.steady() + LOOK_SECONDS
+            grants = (grant for held in core.books.on_device.values() for grant in held.values())
+            core.line.durations.look(grants, core.clock())
 
     def _recall(self) -> None:
         """Learn from the records, once; the disk may hang, so without the lock."""

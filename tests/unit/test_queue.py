@@ -266,6 +266,7 @@ def test_history_makes_a_guess_that_is_marked(one: Bench) -> None:
         holder.attach(WHOLE)
         turn(one, 60 * minutes)
         free(holder)
+        turn(one, 1)  # who has gone is looked at once a second
     holder.attach(WHOLE)
     with pytest.raises(NoCapacity) as refusal:
         other.attach(WHOLE)
