@@ -97,6 +97,41 @@ async def test_a_kernel_over_the_cap_is_interrupted_then_ended_and_comes_back_wi
     assert [it["device"] for it in after["grants"]] == [it["device"] for it in before["grants"]]
 
 
+@pytest.mark.parametrize("rules", [{"lease": "act", "lease_grace": 1}], indirect=True)
+async def test_a_kernel_whose_lease_is_over_is_restarted_and_its_device_is_free(
+    driver: FakeDriver, rules: None, server: Server
+) -> None:
+    kernel = await server.start_kernel()
+    before = await attach(server, kernel, {"gpus": 1, "duration": 600})
+    async with server.talk(kernel) as talk:
+        assert (await talk.run(INITIALIZE))["status"] == "ok"
+        await attach(server, kernel, {"gpus": 1, "duration": 1})
+    await another_process(server, kernel, before["pid"])
+    notice = await ended(server)
+    assert notice["environment"] == kernel and "(lease)" in notice["message"]
+    assert (await server.environment(kernel))["grants"] == []
+
+
+@pytest.mark.parametrize("rules", [{"quota": "act", "quota_grace": 1}], indirect=True)
+async def test_a_quota_that_is_lowered_ends_the_newest_and_spares_the_others(
+    driver: FakeDriver, rules: None, server: Server
+) -> None:
+    first = await server.start_kernel()
+    held = await attach(server, first, {"gpus": 1})
+    second = await server.start_kernel()
+    newest = await attach(server, second, {"gpus": 1})
+    async with server.talk(second) as talk:
+        assert (await talk.run(INITIALIZE))["status"] == "ok"
+    lowered = await server.gpu("PUT", "quotas/default", {"devices": 1})
+    assert lowered.status == 200, lowered.body
+    await another_process(server, second, newest["pid"])
+    notice = await ended(server)
+    assert notice["environment"] == second and "(quota)" in notice["message"]
+    assert (await server.environment(second))["grants"] == []
+    spared = await server.environment(first)
+    assert spared["pid"] == held["pid"] and spared["grants"] == held["grants"]
+
+
 @pytest.mark.parametrize("rules", [{}], indirect=True)
 @pytest.mark.parametrize("action", ["restart", "shutdown"])
 async def test_what_is_meant_for_an_idle_kernel_does_not_reach_one_at_work(
