@@ -161,6 +161,26 @@ def test_prometheus_scrapes_what_the_dashboard_shows(
     lint(programs, ours(scrape(jupyter)))
 
 
+def test_the_alerts_fire_when_they_should_and_ask_for_metrics_that_exist(
+    programs: Path,
+) -> None:
+    rules = ROOT / "examples/prometheus/genv-jupyter.rules.yml"
+    checked = subprocess.run(
+        [programs / "promtool", "check", "rules", "--lint=all", "--lint-fatal", rules],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0 and "6 rules found" in checked.stdout, checked
+    played = ROOT / "tests/integration/alerts.yml"
+    tested = subprocess.run(
+        [programs / "promtool", "test", "rules", played], capture_output=True, text=True
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    documented = (ROOT / "docs/monitoring.md").read_text()
+    asked = set(re.findall(r"\bgenv_\w+", rules.read_text()))
+    assert asked and not [name for name in asked if f"`{name}`" not in documented]
+
+
 def test_a_daemon_of_a_host_tells_the_same_at_its_socket(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
