@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import uuid
-from pathlib import Path
 
 import msgspec
 
 from genv_jupyter.broker import failpoints, leases
 from genv_jupyter.broker.books import Books, Change, replaced
+from genv_jupyter.broker.claims import MAX_TEXT, OTHER_ID, check_uuid, short, start_of
 from genv_jupyter.broker.confirmations import started, take_in, want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import cuda_after, end_environment, settle
+from genv_jupyter.broker.reported import born, check_owner, late, told
 from genv_jupyter.errors import (
     BadRequest,
-    Conflict,
     NotYours,
     UnknownEnvironment,
-    UnknownProcess,
     UnknownServer,
 )
 from genv_jupyter.isolation import processes
@@ -32,29 +30,25 @@ from genv_jupyter.model import (
 )
 
 ENDING = "Its server has ended it; it is free when its process is gone."
-_MAX_TEXT = 4096
-_MAX_FAILURE = 300
-_OTHER_ID = "Choose another id."
 _MAX_LAUNCH = 2**63 - 1
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 def put_server(core: Core, principal: Principal, server: str, report: ServerReport) -> None:
     """Register a server, or register it again."""
-    _uuid(server, "server")
+    check_uuid(server, "server")
     old = core.books.servers.get(server)
     if old is not None and old.owner != principal.key:
-        raise NotYours("A server of that id belongs to somebody else.", hint=_OTHER_ID)
+        raise NotYours("A server of that id belongs to somebody else.", hint=OTHER_ID)
     core.unwatched &= core.books.servers.keys()
     (core.unwatched.discard if report.watched else core.unwatched.add)(server)
     row = ServerRow(
         id=server,
         owner=principal.key,
         pid=report.pid,
-        start=_start_of(principal, report.pid),
-        version=report.version[:_MAX_TEXT],
+        start=start_of(principal, report.pid),
+        version=report.version[:MAX_TEXT],
         pool=_resolved(core, report.pool),
-        name=_short(report.name),
+        name=short(report.name),
     )
     if row == old:
         return
@@ -86,28 +80,20 @@ def put_kernel(
         Another living server has a living kernel of that id.
     """
     server_of(core, principal, server)
-    _uuid(kernel, "kernel")
+    check_uuid(kernel, "kernel")
     if report.launch is not None and not 0 <= report.launch <= _MAX_LAUNCH:
         raise BadRequest("That is no number of a launch.", hint="Say 0 to 2⁶³ - 1.")
     books = core.books
-    row = books.environments.get(kernel)
-    if row is None:
-        if report.phase is None:
-            raise UnknownEnvironment(
-                "This kernel has ended, or was never started.", hint="Tell of its start first."
-            )
-        row = _born(core, principal, server, kernel, report)
-    else:
-        _check_owner(core, principal, server, row)
-        if _late(row, report):
-            return row
-        if report.phase == "starting":
-            # What the process before had to let go of is no part of what this one is told.
-            settle(core, row)
-            row = books.environments[kernel]
+    row = _present(core, principal, server, kernel, report)
+    if late(row, report):
+        return row
+    if report.phase == "starting" and kernel in books.environments:
+        # What the process before had to let go of is no part of what this one is told.
+        settle(core, row)
+        row = books.environments[kernel]
     if report.phase == "restarting" and (report.died is not None or row.state != "held"):
         core.deaths.replaced(row, report.died)
-    new = _told(core, principal, server, row, report)
+    new = told(core, principal, server, row, report)
     _feel_pulse(books, kernel, report)
     if new == books.environments.get(kernel) and report.applied is None and report.phase is None:
         return row
@@ -122,6 +108,21 @@ def put_kernel(
         failpoints.reach("inside_report")
     failpoints.reach("after_report")
     return _settled(core, new, report)
+
+
+def _present(
+    core: Core, principal: Principal, server: str, kernel: str, report: KernelReport
+) -> EnvironmentRow:
+    """Return the environment that a report is about, or one that is not in the books yet."""
+    row = core.books.environments.get(kernel)
+    if row is not None:
+        check_owner(core, principal, server, row)
+        return row
+    if report.phase is None:
+        raise UnknownEnvironment(
+            "This kernel has ended, or was never started.", hint="Tell of its start first."
+        )
+    return born(core, principal, server, kernel, report)
 
 
 def _feel_pulse(books: Books, kernel: str, report: KernelReport) -> None:
@@ -155,7 +156,7 @@ def end_kernel(
 
 def create(core: Core, principal: Principal, new: NewEnvironment) -> EnvironmentRow:
     """Make an environment for a process that no server of ours started."""
-    start = _start_of(principal, new.pid)
+    start = start_of(principal, new.pid)
     known = core.books.by_pid.get(new.pid)
     if known is not None and core.books.environments[known].start == start:
         return core.environment(principal, known)
@@ -166,7 +167,7 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
         kind=new.kind,
         launch=1,
         revision=core.first_revision(),
-        name=_short(new.name),
+        name=short(new.name),
         pid=new.pid,
         start=start,
         pool=new.pool,
@@ -189,11 +190,11 @@ def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> Environmen
     if body.duration is not None:
         row = leases.extend(core, row, body.duration)
     # Of an earlier process, perhaps: each start has a revision of its own.
-    late = body.revision is not None and body.revision != row.revision
+    stale = body.revision is not None and body.revision != row.revision
     new = msgspec.structs.replace(
         row,
-        name=_short(body.name) or row.name,
-        cuda=row.cuda if late else cuda_after(row, body.cuda),
+        name=short(body.name) or row.name,
+        cuda=row.cuda if stale else cuda_after(row, body.cuda),
     )
     with core.books.change() as change:
         change.take_up(row.id)
@@ -219,124 +220,6 @@ def server_of(core: Core, principal: Principal, server: str) -> ServerRow:
     if row is None or row.owner != principal.key:
         raise UnknownServer("This Jupyter server is not registered.", hint="Register it again.")
     return row
-
-
-def _late(row: EnvironmentRow, report: KernelReport) -> bool:
-    """Say whether a report tells of an earlier process, or of a start that has happened since."""
-    if report.launch is None:
-        return False
-    begun = report.phase == "starting" and row.pid is not None
-    return report.launch < row.launch or (report.launch == row.launch and begun)
-
-
-def _born(
-    core: Core, principal: Principal, server: str, kernel: str, report: KernelReport
-) -> EnvironmentRow:
-    previous = report.previous
-    if previous is not None:
-        before = core.books.environments.get(previous)
-        taken = previous in core.books.successors
-        if before is None or before.owner != principal.key or before.server != server or taken:
-            previous = None
-    return EnvironmentRow(
-        id=kernel,
-        owner=principal.key,
-        user=principal.name,
-        kind="kernel",
-        launch=report.launch or 1,
-        revision=core.first_revision(),
-        name=_short(report.name),
-        path=_short(report.path),
-        server=server,
-        previous=previous,
-        pool=report.pool,
-        unattached=report.unattached or "hide",
-        state="reserved",
-        cuda="not_initialized",
-        deadline=core.steady() + core.policy.start_deadline,
-        created=core.clock(),
-    )
-
-
-def _check_owner(core: Core, principal: Principal, server: str, row: EnvironmentRow) -> None:
-    if row.owner != principal.key or row.kind != "kernel":
-        raise NotYours("A kernel of that id belongs to somebody else.", hint=_OTHER_ID)
-    if row.server == server:
-        return
-    other = core.books.servers.get(row.server) if row.server else None
-    lives = row.state in ("reserved", "held") or (
-        row.pid is not None and processes.alive(row.pid, row.start)
-    )
-    if other is not None and lives and processes.alive(other.pid, other.start):
-        raise Conflict(
-            "Another Jupyter server has a living kernel of that id.",
-            hint="Start the kernel under another id.",
-        )
-
-
-def _told(
-    core: Core, principal: Principal, server: str, row: EnvironmentRow, report: KernelReport
-) -> EnvironmentRow:
-    """Return the environment as the report leaves it."""
-    new = msgspec.structs.replace(
-        row,
-        server=server,
-        launch=report.launch or row.launch,
-        path=_short(report.path) or row.path,
-        name=_short(report.name) or row.name,
-        pool=_pool_after(core, server, row, report),
-        unattached=report.unattached or row.unattached,
-        cuda=cuda_after(row, report.cuda),
-    )
-    deadline = core.steady() + core.policy.start_deadline
-    if report.phase == "starting":
-        return msgspec.structs.replace(
-            new,
-            state="reserved",
-            pid=None,
-            start=None,
-            cuda="not_initialized",
-            deadline=deadline,
-            revision=row.revision + 1,
-            restart=None,
-            reason=None,
-        )
-    if report.failure is not None and row.state in ("reserved", "held"):
-        reason = _not_started(core, row, report.failure)
-        return msgspec.structs.replace(new, state="held", deadline=deadline, reason=reason)
-    if report.phase == "restarting":
-        return msgspec.structs.replace(new, state="held", deadline=deadline, restart=None)
-    if report.phase == "running":
-        if report.pid is None:
-            raise BadRequest("A running kernel has a pid.", hint="Say pid.")
-        start = _start_of(principal, report.pid)
-        same = (row.pid, row.start) == (report.pid, start)
-        return msgspec.structs.replace(
-            new,
-            state="granted",
-            pid=report.pid,
-            start=start,
-            cuda=new.cuda if same else "not_initialized",
-            deadline=None,
-            reason=None,
-            restart=row.restart if same else None,
-        )
-    return new
-
-
-def _not_started(core: Core, row: EnvironmentRow, failure: str) -> str:
-    """Say why a restart brought no process, and for how long its grants wait for another."""
-    said, cause = "The kernel did not start again.", failure[:_MAX_FAILURE].strip().rstrip(".")
-    if core.books.grants.get(row.id):
-        seconds = f"{core.policy.start_deadline:g} s"
-        said += f" Its grant is kept for {seconds}: restart it before they are over."
-    return f"{said} The cause: {cause}."
-
-
-def _pool_after(core: Core, server: str, row: EnvironmentRow, report: KernelReport) -> str | None:
-    """Return the pool of a kernel: its kernelspec's, else its server's, which may end before it."""
-    pool = row.pool if report.pool is None else report.pool
-    return core.books.servers[server].pool if pool is None else pool
 
 
 def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
@@ -375,36 +258,3 @@ def _resolved(core: Core, pool: str | None) -> str | None:
 
 def _kernels_of(core: Core, server: str) -> list[EnvironmentRow]:
     return [row for row in core.books.environments.values() if row.server == server]
-
-
-def _start_of(principal: Principal, pid: int) -> int:
-    """Return the start ticks of a process that must belong to the caller."""
-    start = processes.start_of(pid) if pid > 0 else None
-    if start is None:
-        raise UnknownProcess(
-            f"There is no process {pid} here.",
-            hint="Say its pid as the broker's own pid namespace has it.",
-        )
-    if principal.realm == "local" and str(_uid_of(pid)) != principal.id:
-        raise NotYours(
-            f"Process {pid} belongs to another user.", hint="Name a process of your own."
-        )
-    return start
-
-
-def _uid_of(pid: int) -> int | None:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
-
-
-def _uuid(value: str, what: str) -> None:
-    if not _UUID.fullmatch(value):
-        raise BadRequest(
-            f"The id of a {what} is a UUID, not {value[:64]!r}.", hint="Let Jupyter choose the ids."
-        )
-
-
-def _short(text: str | None) -> str | None:
-    return None if text is None else text[:_MAX_TEXT]
