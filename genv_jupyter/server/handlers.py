@@ -7,134 +7,19 @@ decides here what they may do: ``read`` or ``write`` on the resource ``gpu``.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from jupyter_core.utils import ensure_async
-from jupyter_server.auth.decorator import authorized, ws_authenticated
-from jupyter_server.base.handlers import APIHandler, JupyterHandler
-from jupyter_server.base.websocket import WebSocketMixin
-from tornado import web
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from jupyter_server.base.handlers import JupyterHandler
 
-from genv_jupyter.api.http import MAX_BODY
-from genv_jupyter.errors import (
-    BadRequest,
-    Forbidden,
-    GpuError,
-    MethodNotAllowed,
-    TooLarge,
-    Unauthenticated,
-    Unknown,
-)
+from genv_jupyter.errors import Unknown
 from genv_jupyter.model import Environment
-from genv_jupyter.server.events import BACKLOG
-from genv_jupyter.server.kernels import ServerHost
+from genv_jupyter.server.door import ROUTES_HINT, Door, allowed
+from genv_jupyter.server.stream import EventsHandler
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-RESOURCE = "gpu"
 APPLY_SECONDS = 1.0
 """For which an attach waits until its variables are in the kernel."""
-
-_ROUTES_HINT = "The routes are listed in openapi.json."
-
-
-class ErrorShape(JupyterHandler):
-    """Every error leaves in our shape, those of login, XSRF, JSON and routing included."""
-
-    auth_resource = RESOURCE
-    _track_activity = False  # a sidebar that looks on must not keep an idle server alive
-
-    def initialize(self, host: ServerHost) -> None:
-        self.host = host
-
-    def set_default_headers(self) -> None:
-        super().set_default_headers()
-        self.set_header("Cache-Control", "no-store")
-
-    def get_login_url(self) -> str:
-        """An API answers 401 instead of leading to a page."""
-        raise Unauthenticated("You are not logged in to this server.", hint="Log in and try again.")
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = kwargs.get("exc_info", (None, None, None))[1]
-        if not isinstance(error, GpuError):
-            error = self._translated(error, status_code)
-        self.set_status(error.status)
-        self.set_header("Content-Type", "application/json")
-        # Not APIHandler's finish: a refused request is no activity.
-        web.RequestHandler.finish(self, json.dumps(error.payload()))
-
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, GpuError):
-            super().log_exception(typ, value, tb)
-
-    def _translated(self, error: object, status: int) -> GpuError:
-        """Put what jupyter_server and tornado say into our words."""
-        said = str(getattr(error, "log_message", None) or "")
-        if status in (401, 403) and self.__dict__.get("_jupyter_current_user") is None:
-            return Unauthenticated(
-                "You are not logged in to this server.", hint="Log in and try again."
-            )
-        if status == 403:
-            return Forbidden(said or "You may not do this.", hint="Ask the owner of this server.")
-        if status == 404:
-            return Unknown("There is nothing here.", hint=_ROUTES_HINT)
-        if status == 405:
-            return MethodNotAllowed("This verb does not exist here.", hint=_ROUTES_HINT)
-        if status == 413:
-            return TooLarge("The request is too large.")
-        if 400 <= status < 500:
-            return BadRequest(said or "The request cannot be read.")
-        return GpuError("The GPU extension failed inside; the server's log says more.")
-
-
-def allowed(action: str) -> Callable[[Verb], Verb]:
-    """Let in only who is logged in and may do this to the resource ``gpu``."""
-
-    def decorate(verb: Verb) -> Verb:
-        return cast(Verb, web.authenticated(authorized(action, RESOURCE)(verb)))
-
-    return decorate
-
-
-class Door(ErrorShape, APIHandler):
-    """Base of the verbs."""
-
-    async def relay(
-        self, method: str, path: str, body: bytes | None = None, **query: str | None
-    ) -> None:
-        """Send a request to the broker and pass its answer on."""
-        self.answer(*await self.ask(method, path, body, **query))
-
-    async def ask(
-        self, method: str, path: str, body: bytes | None = None, **query: str | None
-    ) -> tuple[int, bytes]:
-        """Send a request to the broker, as the owner of this server."""
-        if body is not None and len(body) > MAX_BODY:
-            raise TooLarge("The request is too large.")
-        self.host.start()
-        call = self.host.reports.link.call(method, path, body, query)
-        try:
-            status, answer = await asyncio.wrap_future(call)
-        except GpuError as error:
-            self.host.metrics.refused(error.code)
-            raise
-        self.host.metrics.answered(status, answer)
-        return status, answer
-
-    def answer(self, status: int, body: bytes) -> None:
-        """Write an answer of the broker."""
-        self.set_status(status)
-        self.finish(body)
-
-    def argument(self, name: str) -> str | None:
-        """Read a query argument."""
-        return self.get_query_argument(name, None)
 
 
 class HealthHandler(Door):
@@ -334,64 +219,7 @@ class NotFoundHandler(Door):
         await super().prepare(**kwargs)
         if self.current_user is None:
             self.get_login_url()
-        raise Unknown("There is nothing here.", hint=_ROUTES_HINT)
-
-
-class EventsHandler(WebSocketMixin, ErrorShape, WebSocketHandler):
-    """The event stream: a snapshot, then changes."""
-
-    # Without pings: behind a Hub any byte counts as activity and keeps an abandoned server alive.
-    ping_interval = 0
-    _unread = 0
-    _since: int | None = None
-
-    @ws_authenticated
-    async def get(self, *args: Any, **kwargs: Any) -> None:
-        user = self.current_user
-        if not await ensure_async(self.authorizer.is_authorized(self, user, "read", RESOURCE)):
-            raise Forbidden("You may not see the GPUs of this server.", hint="Ask its owner.")
-        since = self.get_query_argument("since", None)
-        if since is not None and not (since.isascii() and since.isdigit()):
-            raise BadRequest("since is a revision: a whole number.")
-        if self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise BadRequest("Events come over a WebSocket.", hint="Open it as ws:// or wss://.")
-        self._since = None if since is None else int(since[:18])
-        await super().get(*args, **kwargs)
-
-    def open(self, *args: Any, **kwargs: Any) -> None:
-        super().open(*args, **kwargs)
-        self.host.start()
-        self.host.hub.join(self, self._since)
-
-    def on_close(self) -> None:
-        self.host.hub.leave(self)
-        super().on_close()
-
-    def on_message(self, message: str | bytes) -> None:
-        """Nothing is expected of a listener."""
-
-    def send(self, text: str) -> None:
-        """Send a message; one who does not read is cut off, and will ask for a snapshot."""
-        if self._unread >= BACKLOG:
-            self.end()
-            return
-        try:
-            sent = asyncio.ensure_future(self.write_message(text))
-        except WebSocketClosedError:
-            self.host.hub.leave(self)
-            return
-        self._unread += 1
-        sent.add_done_callback(self._sent)
-
-    def _sent(self, sent: asyncio.Future[None]) -> None:
-        self._unread -= 1
-        if not sent.cancelled() and sent.exception() is not None:
-            self.host.hub.leave(self)
-
-    def end(self) -> None:
-        """Close the connection."""
-        self.host.hub.leave(self)
-        self.close(1001)
+        raise Unknown("There is nothing here.", hint=ROUTES_HINT)
 
 
 def _path(environment: str) -> str:
