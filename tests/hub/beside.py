@@ -1,0 +1,46 @@
+"""A Hub with a host daemon beside it, which its servers find as that of their host."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.hub.hubs import Hub, Kind, need_hub
+from tests.integration.daemons import Daemon, serving
+
+NAMES = ("ann", "bob", "cat", "adm")
+
+
+@contextlib.contextmanager
+def running(
+    kind: Kind, names: Mapping[str, str], *lines: str, start: bool = True
+) -> Iterator[tuple[Hub, Daemon]]:
+    """A running Hub and a running daemon.
+
+    Parameters
+    ----------
+    kind
+        Which spawner; see ``Hub``.
+    names
+        What the Hub calls the users; those of real Unix users for ``local``.
+    lines
+        Of the daemon's configuration.
+    start
+        Start the Hub, too; otherwise whoever asks for it sets up more of it, and does.
+    """
+    need_hub()
+    with tempfile.TemporaryDirectory(prefix="genv-jupyter-hub-") as place:
+        Path(place).chmod(0o755)
+        hub = Hub(Path(place, "hub"), names, kind, {})
+        with pytest.MonkeyPatch.context() as patch, serving(patch, *lines) as daemon:
+            hub.environ["GENV_JUPYTER_HOST_SOCKET"] = str(daemon.socket)
+            try:
+                if start:
+                    hub.start()
+                yield hub, daemon
+            finally:
+                hub.stop()
