@@ -88,10 +88,43 @@ def test_each_process_is_asked_before_it_is_killed() -> None:
     for now in range(76):
         ladder.at(now, breach(1))
     assert ladder.steps(80, breach(2)) == [(2, "interrupt")]
-    assert ladder.steps(90, breach(1, 2)) == [(1, "interrupt"), (2, "terminate")]
+    assert ladder.steps(90, breach(1, 2)) == [(1, "kill"), (2, "terminate")]
     # The same pid with another start is another process.
     other = Breach(key=KEY, said="", hint="", targets=(Target(pid=2, start=99),))
     assert ladder.steps(100, other) == [(2, "interrupt")]
+    assert ladder.steps(199, other) == [(2, "terminate")]
+    assert ladder.steps(200, breach(2)) == [(2, "interrupt")], "by then it is forgotten"
+
+
+def test_two_that_take_turns_at_being_the_largest_do_not_begin_anew_each_time() -> None:
+    ladder = Climb()
+    steps = {now: ladder.steps(now, breach(1 + now % 2)) for now in range(100)}
+    seen = [(pid, step) for at in steps.values() for pid, step in at]
+    assert [step for pid, step in seen if pid == 1][:3] == ["interrupt", "terminate", "kill"]
+    assert [step for pid, step in seen if pid == 2][:3] == ["interrupt", "terminate", "kill"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        Terms(mode="warn", grace=60, pause=10, patience=5),
+        Terms(mode="act", grace=60, pause=10, patience=5, dry=True),
+        Terms(mode="act", grace=3600, pause=10, patience=5),
+    ],
+    ids=["a warning", "a dry run", "a longer grace"],
+)
+def test_under_terms_that_nobody_was_told_the_grace_begins_anew(before: Terms) -> None:
+    ladder = Climb(before)
+    for now in range(500):
+        ladder.at(now, breach(1))
+    ladder.terms = ACT
+    steps = {now: ladder.steps(now, breach(1)) for now in range(500, 600)}
+    assert {now: it for now, it in steps.items() if it} == {
+        560: [(1, "interrupt")],
+        570: [(1, "terminate")],
+        580: [(1, "kill")],
+        590: [(1, "kill")],
+    }
 
 
 def test_what_is_not_known_now_stays_and_gets_its_whole_grace_again() -> None:

@@ -23,6 +23,10 @@ Identity = tuple[int, int | None]
 REPEAT = 60.0
 """Seconds after which a kernel that is still there is to be restarted, or shut down, again."""
 
+REMEMBERED = 60.0
+"""Seconds for which it is known, besides ``pause``, what was done about a process that is no target
+any more: where two take turns at being the largest, each would be asked anew for ever."""
+
 _NEXT: Mapping[Step, Step] = {"interrupt": "terminate", "terminate": "kill", "kill": "kill"}
 
 
@@ -52,12 +56,14 @@ class Rung(Struct, frozen=True, kw_only=True):
     """How far the ladder was climbed for one breach.
 
     ``began`` is when it was first seen (where the grace begins anew, then), ``told`` whether it has
-    lasted long enough to be told. ``taken`` is by process, and under ``None`` for the whole.
+    lasted long enough to be told, and ``terms`` what was told of the consequences. ``taken`` is by
+    process, and under ``None`` for the whole.
     """
 
     breach: Breach
     began: float
     told: bool = False
+    terms: Terms | None = None
     taken: Mapping[Identity | None, Taken] = {}
 
 
@@ -105,11 +111,12 @@ def climb(
             continue
         rung = rungs.get(key) or Rung(breach=breach, began=now)
         told = rung.told or now - rung.began >= term.patience
-        if told and not rung.told:
-            rung = msgspec.structs.replace(rung, began=now)  # the grace begins with telling
+        if told and (not rung.told or rung.terms != term):
+            # The grace begins with telling; and with terms that nobody was told, all begins anew.
+            rung = msgspec.structs.replace(rung, began=now, terms=term, taken={})
         rung = msgspec.structs.replace(rung, breach=breach, told=told)
         due = _due(rung, term, now, served(key.environment)) if told else []
-        taken = {**_present(rung), **{_whom(it): Taken(it.step, now) for it in due}}
+        taken = {**_remembered(rung, term, now), **{_whom(it): Taken(it.step, now) for it in due}}
         after[key] = msgspec.structs.replace(rung, taken=taken)
         orders += due
     return after, orders
@@ -151,10 +158,11 @@ def _next(before: Taken | None, term: Terms, now: float) -> Step | None:
     return _NEXT[before.step]
 
 
-def _present(rung: Rung) -> dict[Identity | None, Taken]:
-    """Forget the steps against processes that are no targets any more."""
-    here = {target.identity for target in rung.breach.targets}
-    return {whom: it for whom, it in rung.taken.items() if whom is None or whom in here}
+def _remembered(rung: Rung, term: Terms, now: float) -> dict[Identity | None, Taken]:
+    """Forget the steps against processes that have been no targets for a while."""
+    here = {None, *(target.identity for target in rung.breach.targets)}
+    since = now - term.pause - REMEMBERED
+    return {whom: it for whom, it in rung.taken.items() if whom in here or it.at > since}
 
 
 def _whom(order: Order) -> Identity | None:
