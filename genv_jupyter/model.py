@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from genv_jupyter.leftovers import Leftover
+from genv_jupyter.maintenance import Maintenance
 from genv_jupyter.notices import Notice, RuleInForce
 from genv_jupyter.units import Time as Time
 
@@ -203,7 +204,8 @@ class Device(Struct, frozen=True, kw_only=True):
     clocks in MHz. ``memory_usable`` is what can be granted: the total less the driver's reserve and
     the configured head-room. ``environments_memory`` is what processes of environments use of it.
     ``ecc_errors`` are memory errors that could not be corrected, ``xid`` the last critical error.
-    ``trouble`` is a sentence when something is wrong with the device.
+    ``trouble`` is a sentence when something is wrong with the device. One under ``maintenance`` is
+    given to nobody anew.
     """
 
     uuid: str
@@ -230,6 +232,7 @@ class Device(Struct, frozen=True, kw_only=True):
     ecc_errors: int | None = None
     xid: int | None = None
     trouble: str | None = None
+    maintenance: Maintenance | None = None
 
 
 class TurnPlace(Struct, frozen=True, kw_only=True):

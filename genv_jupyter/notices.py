@@ -21,6 +21,7 @@ NoticeKind = Literal[
     "quota",
     "contended",
     "lost",
+    "maintenance",
     "ask",
     "queue",
     "ended",

@@ -5,7 +5,8 @@ the same owner shares, then the fullest on which it fits, then an empty one (and
 one that outsiders use), so that whole devices stay whole. One that another user works on comes
 after these, or not at all, unless the policy says otherwise: under MPS users take turns. For whole
 devices: the environment's own, then the lowest index. A device whose readings cannot be relied on
-comes after all others. Several devices are given all or none.
+comes after all others, and one under maintenance is for those alone who hold it already. Several
+devices are given all or none.
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ def _choose_whole(
         others = slot.exclusive + slot.shared - (held is not None)
         if others or slot.health == "lost" or outsiders(slot, policy):
             continue
+        if slot.maintenance is not None and held is None:
+            continue
         (free if held is None else mine).append(slot)
     free.sort(key=_doubtful)  # stable: by index among those of one kind
     return (mine + free)[: demand.count]
@@ -214,6 +217,8 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
             if rank > best_rank or (rank == best_rank and left >= best_left):
                 continue
         if need < 1 or slot.exclusive or slot.health == "lost":
+            continue
+        if slot.maintenance is not None:
             continue
         if slot.only is not None and slot.only != insider:
             continue

@@ -55,6 +55,8 @@ class Slot:
         Owners (``local:1000``) whose processes compute there outside any environment.
     only
         The owner whose processes alone get in, under MPS (compute mode exclusive process).
+    maintenance
+        Why nobody gets anything new here, as part of a sentence: ``under maintenance since …``.
     servers
         The part of ``external`` that our own MPS servers hold: they leave for a whole grant.
     """
@@ -74,6 +76,7 @@ class Slot:
     servers: int = 0
     users: frozenset[str] = frozenset()
     only: str | None = None
+    maintenance: str | None = None
     health: Health = "ok"
 
     @property

@@ -46,6 +46,7 @@ from genv_jupyter.notices import Notice
 if TYPE_CHECKING:
     from genv_jupyter.asks import Answer, Ask, Asked
     from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
+    from genv_jupyter.maintenance import DevicePatch
     from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
     from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 
@@ -87,6 +88,10 @@ class Client:
         """Return the devices of this host, or of one server's pool; ``fresh`` reads them anew."""
         query = {"server": server, "fresh": "true" if fresh else None}
         return self._get("devices", list[Device], query)
+
+    def patch_device(self, device: str, patch: DevicePatch) -> Device:
+        """Drain a device for maintenance, or put it back: for administrators."""
+        return self._send("PATCH", _path("devices", device), patch, Device)
 
     def environments(self) -> list[Environment]:
         """Return all environments that the caller may see."""

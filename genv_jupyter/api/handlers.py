@@ -12,6 +12,7 @@ from genv_jupyter.api.http import Request as HttpRequest
 from genv_jupyter.asks import Answer, Ask
 from genv_jupyter.errors import BadRequest, Unknown
 from genv_jupyter.isolation.smi.report import SmiCall
+from genv_jupyter.maintenance import DevicePatch
 from genv_jupyter.model import (
     EnvironmentPatch,
     KernelReport,
@@ -31,6 +32,12 @@ class DevicesHandler(Verbs):
     async def get(self) -> None:
         server, fresh = self.get_query_argument("server", None), self.flag("fresh")
         await self.answer(lambda: self.host.broker.devices(server, fresh=fresh))
+
+
+class DeviceHandler(Verbs):
+    async def patch(self, device: str) -> None:
+        body = self.body(DevicePatch)
+        await self.answer(lambda: self.host.broker.patch_device(self.caller, device, body))
 
 
 class EnvironmentsHandler(Verbs):
@@ -253,6 +260,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}/turn", TurnHandler),
     ("placements", PlacementsHandler),
     ("queue", QueueHandler),
+    (f"devices/{_ID}", DeviceHandler),
     (f"queue/{_ID}", TicketHandler),
     ("leftovers", LeftoversHandler),
     (f"processes/{_ID}", ProcessHandler),

@@ -71,7 +71,7 @@ def _answers(op: Operation) -> tuple[Any, ...]:
 
 def _structs() -> list[type[Struct]]:
     """Return every wire type."""
-    from genv_jupyter import asks, leftovers, model, notices, quotas, reports
+    from genv_jupyter import asks, leftovers, maintenance, model, notices, quotas, reports
 
     return [
         value
@@ -79,6 +79,7 @@ def _structs() -> list[type[Struct]]:
             **vars(model),
             **vars(asks),
             **vars(leftovers),
+            **vars(maintenance),
             **vars(notices),
             **vars(quotas),
             **vars(reports),

@@ -11,6 +11,7 @@ from genv_jupyter.asks import Answer, Ask, Asked
 from genv_jupyter.errors import GpuError
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.leftovers import Leftover
+from genv_jupyter.maintenance import DevicePatch
 from genv_jupyter.model import (
     AuditEntry,
     BrokerHealth,
@@ -105,6 +106,21 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=list[Device],
         query=(_SERVER, Query("fresh", bool, "Read the driver anew (sockets only).")),
         refusals=(errors.BadRequest,),
+    ),
+    Operation(
+        method="patch",
+        path="/devices/{device}",
+        name="patch_device",
+        summary="Drain a device for maintenance, or put it back; administrators only",
+        body=DevicePatch,
+        answer=Device,
+        refusals=(
+            *_BODY,
+            errors.Forbidden,
+            errors.UnknownDevice,
+            errors.AmbiguousDevice,
+            errors.Unavailable,
+        ),
     ),
     Operation(
         method="get",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from genv_jupyter.broker.config import BrokerConfig
     from genv_jupyter.broker.history import History
     from genv_jupyter.broker.quotas import Quotas
+    from genv_jupyter.broker.upkeep import Upkeep
 
 Record = Callable[..., None]
 SLOW = 0.5
@@ -117,6 +118,7 @@ class Core:
         self.kind: Literal["user", "host"] = "user"
         self.identities = Identities(lambda: self.config.of(Access))
         self.quotas: Quotas  # made once the records are open
+        self.upkeep: Upkeep  # likewise
         self.programs: str | None = None
         self.loose_ends = False
         self._slow = False
@@ -310,6 +312,7 @@ class Core:
                 )
         if slot is None:
             slot = Slot(uuid=device.uuid, capacity=capacity)
+            slot.maintenance = self.upkeep.words(device.uuid)
             self.books.add_slot(slot)
         usage = self.usage[device.uuid]
         slot.index, slot.name, slot.kind = device.index, device.name, device.kind

@@ -49,6 +49,7 @@ class Housekeeper:
         self._see_cuda()
         self._drop_dead_servers()
         self._losses.round()
+        core.upkeep.round()
         core.deaths.round()
         draining = {
             grant.environment

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from genv_jupyter.broker import fence, kernels, leaving, release, smi, wants
+from genv_jupyter.broker import fence, kernels, leaving, release, smi, views, wants
 from genv_jupyter.broker.asking import Asking
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.config import BrokerConfig
@@ -28,6 +28,7 @@ from genv_jupyter.broker.queue_view import QueueNews
 from genv_jupyter.broker.quotas import Quotas
 from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.tally import Tally
+from genv_jupyter.broker.upkeep import Upkeep
 from genv_jupyter.broker.usage_view import UsageNews
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.isolation.mps import Post
@@ -36,8 +37,10 @@ from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import Record, RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.leftovers import Leftover
+from genv_jupyter.maintenance import DevicePatch
 from genv_jupyter.model import (
     Cuda,
+    Device,
     Environment,
     EnvironmentPatch,
     KernelReport,
@@ -116,6 +119,7 @@ class Broker(Outlook):
         )
         core.notices.extend(ledger.open())
         self.books.load()
+        core.upkeep = Upkeep(core, self.lock, records)
         release.tie_up(self.core)
         self.housekeeper = Housekeeper(self.core)
         self.particulars = smi.Particulars()
@@ -147,6 +151,12 @@ class Broker(Outlook):
                 self.records.close()
 
     # -- changing -------------------------------------------------------------------------------
+
+    def patch_device(self, principal: Principal, device: str, body: DevicePatch) -> Device:
+        """Drain a device for maintenance, or put it back; for administrators."""
+        uuid = self.core.upkeep.patch(principal, device, body)
+        with self.lock:
+            return views.device_view(self.core, uuid, principal)
 
     def dismiss(self, principal: Principal, notice: str) -> None:
         """Do not show a notice any more."""

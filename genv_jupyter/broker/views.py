@@ -76,6 +76,7 @@ def device_view(core: Core, uuid: str, viewer: Principal | None = None) -> Devic
         ),
         external_memory=None if usage is None else usage.external,
         unattributed_memory=None if usage is None else usage.unattributed,
+        maintenance=core.upkeep.of(uuid),
         **sensors_of(slot, usage),
     )
 

@@ -15,6 +15,7 @@ from genv_jupyter.cli import (
     leftovers,
     lining,
     looking,
+    maintenance,
     notices,
     quota,
     report,
@@ -69,6 +70,8 @@ for command in (
     looking.health,
     quota.quota,
     audit.audit,
+    maintenance.drain,
+    maintenance.undrain,
     broker.broker,
     completion.completion,
 ):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from genv_jupyter import maintenance
 from genv_jupyter.kernel import words
 from genv_jupyter.kernel.document import (
     Block,
@@ -190,6 +191,8 @@ class DevicesView(View):
             found.append(Title(title, words.mark([device]), small=True))
             if device.health != "ok":
                 found.append(Text(_HEALTH[device.health], "warn"))
+            if device.maintenance is not None:
+                found.append(Text(f"{label} is {maintenance.words(device.maintenance)}.", "warn"))
             found.append(Meter(parts, self._caption(device)))
             if device.grants:
                 found.append(self._holders(device))

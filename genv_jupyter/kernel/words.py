@@ -96,6 +96,8 @@ def free_memory(device: Device) -> int | None:
         return None
     if device.health == "lost" or any(grant.exclusive for grant in device.grants):
         return 0
+    if device.maintenance is not None:
+        return 0
     taken = sum(grant.memory for grant in device.grants)
     outside = (device.external_memory or 0) + (device.unattributed_memory or 0)
     return max(0, device.memory_usable - taken - outside)
@@ -108,6 +110,8 @@ def free(device: Device) -> str:
         return "memory unknown"
     if device.health == "lost":
         return "lost"
+    if device.maintenance is not None:
+        return "under maintenance"
     if room == 0:
         return "nothing free"
     outside = device.external_memory or device.unattributed_memory

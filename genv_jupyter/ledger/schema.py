@@ -257,6 +257,15 @@ audit = Table(
 
 # Alembic's own table: a new ledger is made, and a present one recognised, without importing it.
 version = Table(
+maintenance = Table(
+    "maintenance",
+    records,
+    Column("device", Text, primary_key=True),
+    Column("by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
     "alembic_version",
     MetaData(),
     Column("version_num", String(32), nullable=False),
@@ -264,7 +273,9 @@ version = Table(
 )
 
 LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4"))
-RECORDS = Schema("records", records, ("records_1", "records_2", "records_3", "records_4"))
+RECORDS = Schema(
+    "records", records, ("records_1", "records_2", "records_3", "records_4", "records_5")
+)
 
 _CHECKS = [
     str(constraint.name)

@@ -37,6 +37,12 @@ class DevicesHandler(Door):
 class EnvironmentsHandler(Door):
     @allowed("read")
     async def get(self) -> None:
+class DeviceHandler(Door):
+    @allowed("write")
+    async def patch(self, device: str) -> None:
+        await self.relay("PATCH", f"devices/{quote(device, safe='')}", self.request.body)
+
+
         await self.relay("GET", "environments")
 
     @allowed("write")
@@ -250,6 +256,7 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}usage", UsageHandler),
     (f"{_BASE}usage/report", UsageReportHandler),
     (f"{_BASE}events", EventsHandler),
+    (f"{_BASE}devices/{_ID}", DeviceHandler),
     (rf"{_BASE}openapi\.json", OpenApiHandler),
     (r"/genv-jupyter(?:/.*)?", NotFoundHandler),
 )

@@ -86,6 +86,9 @@ export function freeMemory(device: IDevice): number | null {
   if (device.health === 'lost' || device.grants.some(one => one.exclusive)) {
     return 0;
   }
+  if (device.maintenance) {
+    return 0;
+  }
   const taken = device.grants.reduce((sum, grant) => sum + grant.memory, 0);
   const outside =
     (device.external_memory ?? 0) + (device.unattributed_memory ?? 0);

@@ -39,6 +39,7 @@ export function device(changes: Partial<IDevice> = {}): IDevice {
     ecc_errors: null,
     xid: null,
     trouble: null,
+    maintenance: null,
     ...changes
   };
 }

@@ -38,6 +38,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/devices/{device}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** Drain a device for maintenance, or put it back; administrators only */
+        patch: operations["patch_device"];
+        trace?: never;
+    };
     "/environments": {
         parameters: {
             query?: never;
@@ -522,7 +539,7 @@ export interface components {
          */
         RuleInForce: {
             /** @enum {unknown} */
-            rule: "ask" | "cap" | "contended" | "ended" | "foreign_device" | "idle" | "lease" | "leftover" | "lost" | "mps" | "outside" | "queue" | "quota";
+            rule: "ask" | "cap" | "contended" | "ended" | "foreign_device" | "idle" | "lease" | "leftover" | "lost" | "maintenance" | "mps" | "outside" | "queue" | "quota";
             /** @enum {unknown} */
             mode: "act" | "off" | "warn";
             dry_run: boolean;
@@ -536,7 +553,8 @@ export interface components {
          *     clocks in MHz. `memory_usable` is what can be granted: the total less the driver's reserve and
          *     the configured head-room. `environments_memory` is what processes of environments use of it.
          *     `ecc_errors` are memory errors that could not be corrected, `xid` the last critical error.
-         *     `trouble` is a sentence when something is wrong with the device.
+         *     `trouble` is a sentence when something is wrong with the device. One under `maintenance` is
+         *     given to nobody anew.
          */
         Device: {
             uuid: string;
@@ -575,6 +593,8 @@ export interface components {
             xid: number | null;
             /** @default null */
             trouble: string | null;
+            /** @default null */
+            maintenance: components["schemas"]["Maintenance"] | null;
         };
         /**
          * DeviceGrant
@@ -591,6 +611,27 @@ export interface components {
             state: "contended" | "draining" | "granted" | "lost" | "reserved";
             /** Format: date-time */
             since: string;
+        };
+        /**
+         * Maintenance
+         * @description Since when a device is under maintenance, by whom, and why (may be empty).
+         */
+        Maintenance: {
+            /** Format: date-time */
+            since: string;
+            by: string;
+            reason: string;
+        };
+        /**
+         * DevicePatch
+         * @description Body of `PATCH devices/{device}`: drain a device, or put it back.
+         *
+         *     `reason` is told to everybody who would like to have the device.
+         */
+        DevicePatch: {
+            maintenance: boolean;
+            /** @default  */
+            reason?: string;
         };
         /**
          * Environment
@@ -938,7 +979,7 @@ export interface components {
             environment: string | null;
             user: string;
             /** @enum {unknown} */
-            kind: "ask" | "cap" | "contended" | "ended" | "foreign_device" | "idle" | "lease" | "leftover" | "lost" | "mps" | "outside" | "queue" | "quota";
+            kind: "ask" | "cap" | "contended" | "ended" | "foreign_device" | "idle" | "lease" | "leftover" | "lost" | "maintenance" | "mps" | "outside" | "queue" | "quota";
             /** @enum {unknown} */
             level: "error" | "info" | "warning";
             message: string;
@@ -1499,6 +1540,110 @@ export interface operations {
                 };
             };
             /** @description `broker_down`: The broker cannot be reached and could not be started. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    patch_device: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                device: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DevicePatch"];
+            };
+        };
+        responses: {
+            /** @description Drain a device for maintenance, or put it back; administrators only */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Device"];
+                };
+            };
+            /**
+             * @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number.
+             *     `ambiguous_device`: A UUID prefix fits more than one device.
+             */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `forbidden`: The caller is known, and may not do this. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unknown_device`: No device of that UUID, prefix or index in the caller's pool. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `too_large`: The body of the request is larger than any real one. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unavailable`: Something this host needs does not work at present.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -65,6 +65,7 @@ export const Device = React.memo(function Device(
         )}
       </p>
       <Trouble device={device} trans={trans} />
+      <Maintenance device={device} now={now} trans={trans} />
       {!folded && (
         <ul className="jp-Genv-holders">
           {device.grants.map((grant, index) => (
@@ -85,6 +86,9 @@ export const Device = React.memo(function Device(
 });
 
 function room(device: IDevice, trans: TranslationBundle): string {
+  if (device.maintenance) {
+    return trans.__('under maintenance');
+  }
   const free = freeMemory(device);
   if (free === null) {
     return trans.__('memory unknown');
@@ -115,6 +119,28 @@ function Trouble(props: {
       <Prose text={word} />
     </p>
   ) : null;
+}
+
+/** Since when nobody gets anything new here, and why. */
+function Maintenance(props: {
+  device: IDevice;
+  now: number;
+  trans: TranslationBundle;
+}): JSX.Element | null {
+  const { device, now, trans } = props;
+  const { maintenance } = device;
+  if (!maintenance) {
+    return null;
+  }
+  const { since, by, reason } = maintenance;
+  const said = trans.__(
+    'Under maintenance since %1 by %2',
+    formatClock(since, now),
+    by
+  );
+  return (
+    <p className="jp-Genv-trouble">{reason ? `${said}: ${reason}` : said}</p>
+  );
 }
 
 function Outsiders(props: {
