@@ -59,6 +59,9 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
     them that was seen in it before CUDA was initialised. ``restart`` is until when
     (steady seconds) a restart is wanted that somebody was promised, and ``expires`` when
     (steady seconds) the lease ends: a step of the clock moves neither.
+
+    Of a server's reservation (``kind`` is ``server``), ``entitled`` is what it holds in all, as
+    JSON text, of which its grants are the rest; ``reservation`` is the one that a kernel draws on.
     """
 
     id: str
@@ -85,6 +88,8 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
     revision: int = 0
     confirmed: int | None = None
     restart: float | None = None
+    reservation: str | None = None
+    entitled: str | None = None
 
     @classmethod
     def nobody(cls, owner: str) -> EnvironmentRow:

@@ -126,6 +126,8 @@ environments = Table(
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Column("confirmed", BigInteger),
     Column("restart", Double),
+    Column("reservation", Text),
+    Column("entitled", Text),
     sqlite_with_rowid=False,
 )
 
@@ -255,8 +257,6 @@ audit = Table(
     Column("said", Text),
 )
 
-# Alembic's own table: a new ledger is made, and a present one recognised, without importing it.
-version = Table(
 maintenance = Table(
     "maintenance",
     records,
@@ -266,13 +266,15 @@ maintenance = Table(
     Column("at", Double, nullable=False),
 )
 
+# Alembic's own table: a new ledger is made, and a present one recognised, without importing it.
+version = Table(
     "alembic_version",
     MetaData(),
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 
-LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4"))
+LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4", "live_5"))
 RECORDS = Schema(
     "records", records, ("records_1", "records_2", "records_3", "records_4", "records_5")
 )
