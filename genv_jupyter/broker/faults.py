@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -123,9 +124,9 @@ class Faults:
     def _readers(self, post: Post) -> list[LogReader]:
         found = self._logs.get(post)
         if found is None:
-            logs = self.daemons.control(post).logs
+            log_of = self.daemons.control(post).log
             # What an earlier broker has left may have recovered long ago: its status is asked.
-            found = [LogReader(logs / name) for name in ("server.log", "control.log")]
+            found = [LogReader(partial(log_of, name)) for name in ("server.log", "control.log")]
             self._logs[post] = found
         return found
 

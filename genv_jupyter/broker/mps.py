@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -252,10 +251,10 @@ def _clients(core: Core, row: EnvironmentRow, device: str) -> int:
 def _facts(core: Core, row: EnvironmentRow, part: Placed) -> Facts:
     if core.inventory.simulated:
         return Facts(simulated=True)
-    usage, uid = core.usage.get(part.device), uid_of(row.owner)
+    usage, uid, daemons = core.usage.get(part.device), uid_of(row.owner), core.mps.daemons
     mode = None if usage is None else usage.reading.compute_mode
     return Facts(
-        foreign=uid is None or os.getuid() not in (0, uid),
+        foreign=uid is None or (daemons is not None and not daemons.runs_as(uid)),
         wsl="microsoft" in _release().lower(),
         kind=core.books.slots[part.device].kind,
         capability=None if usage is None else usage.reading.capability,

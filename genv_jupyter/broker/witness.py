@@ -167,7 +167,8 @@ class Witness:
                 f"{which.capitalize()} works without MPS: it was started {has} instead of our "
                 f"{MPS_PIPE}."
             )
-        if is_pending(self.daemons.control(post).logs / "control.log", process.pid):
+        log_of = self.daemons.control(post).log
+        if is_pending(lambda: log_of("control.log"), process.pid):
             return f"{which.capitalize()} is no client of MPS yet: {PENDING}"
         return f"{which.capitalize()} works without MPS: {NOT_JOINED}"
 

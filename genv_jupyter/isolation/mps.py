@@ -9,10 +9,9 @@ the daemon's first.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
+import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from msgspec import Struct
 
 from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.mps_control import PROGRAM, ControlDaemon, MpsBusy, MpsError
+from genv_jupyter.isolation.mps_runner import name_of
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,6 @@ FIRST_PAUSE = 1.0
 HEALTH = 30.0
 """Seconds between two questions to a daemon that lives (k8s-device-plugin asks as often): each
 question is a program, and some lines in the daemon's log."""
-
-KILL_SECONDS = 2.0
 
 
 class Post(NamedTuple):
@@ -119,8 +117,7 @@ class Daemons:
 
     def path(self, post: Post) -> Path:
         """Return the pipe directory of a post: short, for sockets have short paths."""
-        named = f"{post.device} {post.uid}"
-        return self.directory / hashlib.sha256(named.encode()).hexdigest()[:8]
+        return self.directory / name_of(post.device, post.uid)
 
     def trouble(self, post: Post) -> str | None:
         """Say why a daemon does not run; ``None`` where it does, or was not asked."""
@@ -208,7 +205,7 @@ class Daemons:
                 raise
             except MpsError as error:
                 log.warning("%s: %s; it is killed", post.device, error)
-                _kill(daemon)
+                daemon.control.kill()
             self._daemons.pop(post)
         if post in self.needs():
             self.ensure(post)
@@ -218,14 +215,27 @@ class Daemons:
         for post in self.needs():
             with contextlib.suppress(MpsError):  # kept as its trouble
                 self.ensure(post)
-        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
-            with self._lock_of(path.name):
-                if path in map(self.path, [*self.needs(), *list(self._daemons)]):
+        for control in self.left():
+            with self._lock_of(control.directory.name):
+                if control.directory in map(self.path, [*self.needs(), *list(self._daemons)]):
                     continue
                 try:
-                    _end(ControlDaemon(path, "", self.program, path.lstat().st_uid))
+                    _end(control)
                 except MpsError as error:
                     log.warning("an MPS daemon that no grant needs stays: %s", error)
+
+    def left(self) -> list[ControlDaemon]:
+        """Return how to ask each daemon that has a directory here."""
+        found = sorted(self.directory.iterdir()) if self.directory.is_dir() else []
+        return [
+            ControlDaemon(path, "", self.program, path.lstat().st_uid)
+            for path in found
+            if path.is_dir()
+        ]
+
+    def runs_as(self, uid: int) -> bool:
+        """Say whether daemons can be run as a user."""
+        return os.getuid() in (0, uid)
 
     def round(self) -> None:
         """Look at every daemon: end what nobody needs, start again what has died.
@@ -282,7 +292,7 @@ class Daemons:
         if daemon.control.healthy():
             return True
         log.warning("an MPS daemon does not answer and is replaced (pid %d)", daemon.pid)
-        _kill(daemon)
+        daemon.control.kill()
         return False
 
     def _failed(self, post: Post, daemon: Daemon, why: str) -> None:
@@ -315,14 +325,4 @@ def _end(control: ControlDaemon) -> None:
         if clients:
             raise MpsBusy(f"processes still work through it: {', '.join(map(str, clients))}")
         control.quit()
-    shutil.rmtree(control.directory, ignore_errors=True)  # sockets and logs of nobody
-
-
-def _kill(daemon: Daemon) -> None:
-    """End a daemon that does not listen to words."""
-    if daemon.pid is None:
-        return
-    processes.send(daemon.pid, daemon.start, signal.SIGKILL)
-    deadline = time.monotonic() + KILL_SECONDS
-    while processes.alive(daemon.pid, daemon.start) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    control.remove()

@@ -11,58 +11,40 @@ MPS stops accidents, not intent: its limits are variables of the client, which m
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import pwd
 import re
-import shutil
-import socket
-import stat
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, TypedDict
+from typing import BinaryIO, Protocol
 
-from genv_jupyter.isolation.processes import peer
+from genv_jupyter.isolation.mps_runner import (
+    ASK_SECONDS,
+    PROGRAM,
+    MpsBusy,
+    MpsError,
+    MpsGone,
+    MpsHangs,
+    MpsUnknown,
+    Runner,
+)
 
-PROGRAM = "nvidia-cuda-mps-control"
-ASK_SECONDS = 2.0
-START_SECONDS = 5.0
+__all__ = ["PROGRAM", "ControlDaemon", "MpsBusy", "MpsError", "MpsGone", "MpsHangs", "MpsUnknown"]
+
 MEBIBYTE = 2**20
 """``M`` of MPS is 2**20 bytes: its server logs 5120M as 0x140000000."""
 
-_LONGEST_PATH = 107
-"""``sun_path`` is 108 bytes with its NUL."""
-_LONGEST_NAME = "control_privileged"
-_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _AMOUNT = re.compile(r"\d+[GM]")
 
 
-class MpsError(Exception):
-    """MPS cannot be used; the text is a sentence that says why."""
+class Runs(Protocol):
+    """Who runs the program: this process, or the root helper for it."""
 
-
-class MpsHangs(MpsError):
-    """The daemon did not answer in time."""
-
-
-class MpsGone(MpsError):
-    """No daemon answers."""
-
-
-class MpsUnknown(MpsError):
-    """This version of MPS does not know the command."""
-
-
-class MpsBusy(MpsError):
-    """Processes still work through it."""
-
-
-class _User(TypedDict, total=False):
-    user: int
-    group: int
-    extra_groups: list[int]
+    def start(self) -> None: ...
+    def pid(self) -> int | None: ...
+    def ask(self, command: str, seconds: float) -> tuple[int, str]: ...
+    def kill(self) -> None: ...
+    def remove(self) -> None: ...
+    def log(self, name: str) -> BinaryIO: ...
+    def last_words(self) -> str: ...
 
 
 class ControlDaemon:
@@ -78,37 +60,38 @@ class ControlDaemon:
         The program of the daemon, which is its front end as well.
     uid
         As whom it runs; ours by default, another's only where we are root.
+    runner
+        Who runs the program, where that is somebody else.
     """
 
     def __init__(
-        self, directory: Path, device: str, program: str = PROGRAM, uid: int | None = None
+        self,
+        directory: Path,
+        device: str,
+        program: str = PROGRAM,
+        uid: int | None = None,
+        runner: Runs | None = None,
     ) -> None:
         self.directory = directory
         self.device = device
         self.program = program
         self.uid = os.getuid() if uid is None else uid
+        self.runner = runner or Runner(directory, device, program, self.uid)
 
     @property
     def logs(self) -> Path:
-        """The directory of ``control.log`` and ``server.log``.
-
-        Not ``log``: the daemon makes a pipe of that name beside its sockets, and without it logs
-        nothing.
-        """
+        """The directory of ``control.log`` and ``server.log``."""
         return self.directory / "logs"
 
-    def variables(self) -> dict[str, str]:
-        """Return the variables of the daemon and of its front end: nothing of ours leaks in.
+    def log(self, name: str) -> BinaryIO:
+        """Open one of its logs.
 
-        Nor ``CUDA_MPS_PROTOCOL_VERSION``, without which new drivers too speak the commands of old.
+        Raises
+        ------
+        OSError
+            It cannot be had.
         """
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        return kept | {
-            "CUDA_VISIBLE_DEVICES": self.device,
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.directory),
-            "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
-            "LC_ALL": "C",
-        }
+        return self.runner.log(name)
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -120,93 +103,23 @@ class ControlDaemon:
         MpsError
             It cannot be started; the reason is said.
         """
-        self._prepare()
-        with self._alone():
-            if self.pid() is None:
-                self._start()
-
-    def _start(self) -> None:
-        status, said = self._run([self.program, "-d"], None, START_SECONDS)
-        if status != 0:
-            raise MpsError(
-                f"{self.program} ended with status {status}: {said or self.last_words()}"
-            )
-        if self.pid() is None:
-            raise MpsGone(f"{self.program} has started and does not listen: {self.last_words()}")
-
-    def _prepare(self) -> None:
-        longest = self.directory / _LONGEST_NAME
-        if len(os.fsencode(longest)) > _LONGEST_PATH:
-            raise MpsError(
-                f"the path {self.directory} is too long for a socket of MPS "
-                f"({_LONGEST_PATH} bytes): set GENV_JUPYTER_HOME to a shorter one"
-            )
-        try:
-            self._make_room()
-            # The daemon would make it itself, writable by everyone.
-            if not os.path.lexists(self.directory):
-                self._make()
-            for directory in (self.directory, self.logs):
-                found = directory.lstat()
-                if not stat.S_ISDIR(found.st_mode) or found.st_uid != self.uid:
-                    raise MpsError(f"{directory} is not a directory of {self._whose()}")
-                if found.st_mode & 0o077:
-                    raise MpsError(f"others may enter {directory}")
-        except OSError as error:
-            raise MpsError(f"its directory cannot be made: {error}") from error
-
-    def _make_room(self) -> None:
-        """Make the directory above: users must get through it, and see nothing of each other."""
-        room = self.directory.parent
-        if not room.is_dir():
-            room.mkdir(mode=0o700, exist_ok=True)
-            if os.getuid() == 0:
-                room.chmod(0o711)
-
-    def _make(self) -> None:
-        """Make both directories, in one step: its user gets them when all of it is there."""
-        made = Path(tempfile.mkdtemp(prefix=f"{self.directory.name}-", dir=self.directory.parent))
-        try:
-            (made / self.logs.name).mkdir(mode=0o700)
-            if self.uid != os.getuid():
-                group = self._user()["group"]
-                os.chown(made / self.logs.name, self.uid, group)
-                os.chown(made, self.uid, group)
-            made.rename(self.directory)
-        except OSError:
-            shutil.rmtree(made, ignore_errors=True)
-            if not self.directory.is_dir():  # nobody else has made it meanwhile
-                raise
-
-    def _whose(self) -> str:
-        return "ours" if self.uid == os.getuid() else f"uid {self.uid}"
-
-    def _user(self) -> _User:
-        """Return as whom programs are run, where that is not us."""
-        if self.uid == os.getuid():
-            return {}
-        try:
-            group = pwd.getpwuid(self.uid).pw_gid
-        except KeyError:  # without an account it has no group but its own
-            group = self.uid
-        return {"user": self.uid, "group": group, "extra_groups": []}
+        self.runner.start()
 
     def pid(self) -> int | None:
-        """Return the pid of the daemon that listens in our directory; ``None`` without one.
+        """Return the pid of the daemon that listens in our directory; ``None`` without one."""
+        return self.runner.pid()
 
-        Asked of the socket itself: a daemon leaves its socket behind, and has no pid file.
-        """
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.settimeout(ASK_SECONDS)
-            try:
-                sock.connect(os.fspath(self.directory / "control"))
-            except OSError:
-                return None
-            pid, uid, _ = peer(sock)
-            return pid if self._trusts(uid) else None
+    def kill(self) -> None:
+        """End a daemon that does not listen to words."""
+        self.runner.kill()
 
-    def _trusts(self, uid: int) -> bool:
-        return uid == self.uid
+    def remove(self) -> None:
+        """Remove the directory of a daemon that has ended."""
+        self.runner.remove()
+
+    def last_words(self) -> str:
+        """Return the last line of the daemon's log, without its time stamp."""
+        return self.runner.last_words()
 
     def quit(self, seconds: int = 0) -> None:
         """End the daemon and its server; clients that are left lose their contexts.
@@ -221,16 +134,6 @@ class ControlDaemon:
             self.ask(f"quit -t {seconds}", seconds=seconds + ASK_SECONDS)
         if self.pid() is not None:
             raise MpsError("the daemon does not end")
-
-    def last_words(self) -> str:
-        """Return the last line of the daemon's log, without its time stamp."""
-        try:
-            with open_log(self.logs / "control.log") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
-                lines = log.read().decode(errors="replace").strip().splitlines()
-        except OSError as error:
-            return f"no log ({error.strerror})"
-        return lines[-1].partition("] ")[2] if lines else "an empty log"
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -308,64 +211,14 @@ class ControlDaemon:
         MpsError
             It does not know the command.
         """
-        with self._alone():
-            status, said = self._run([self.program], f"{command}\n", seconds or ASK_SECONDS)
+        status, said = self.runner.ask(command, seconds or ASK_SECONDS)
         if status != 0:
             raise MpsGone(said or "no MPS control daemon answers")
         if said.startswith("Unknown command"):
             raise MpsUnknown(f"this version of MPS does not know {command.split()[0]!r}")
         return said
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep others of ours away, in other processes too.
-
-        Of two daemons that start at once each may remove the other's socket; of two commands at
-        once one was seen to get no answer, or none with the other's effect.
-        """
-        try:
-            descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError as error:
-            raise MpsGone(f"there is no MPS control daemon: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _run(self, command: list[str], said: str | None, seconds: float) -> tuple[int, str]:
-        try:
-            done = subprocess.run(
-                command,
-                input=said,
-                stdin=subprocess.DEVNULL if said is None else None,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self.variables(),
-                cwd="/",
-                umask=0o077,
-                start_new_session=True,
-                **self._user(),
-                timeout=seconds,
-                text=True,
-                errors="replace",
-            )
-        except subprocess.TimeoutExpired:
-            raise MpsHangs(f"{command[0]} did not answer within {seconds:g} s") from None
-        except FileNotFoundError:
-            raise MpsError(f"{command[0]} is not installed") from None
-        except (OSError, subprocess.SubprocessError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise MpsError(f"{command[0]} cannot be run as {self._whose()}: {why}") from error
-        return done.returncode, " ".join(done.stdout.split())
-
 
 def _pids(said: str) -> tuple[int, ...]:
     """Read pids; a sentence in their place says that there are none."""
     return tuple(int(word) for word in said.split() if word.isdigit()) if said[:1].isdigit() else ()
-
-
-def open_log(path: Path) -> BinaryIO:
-    """Open a log of a daemon, which may be another user's: no link, and nothing that waits."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    return os.fdopen(descriptor, "rb")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
-from genv_jupyter.isolation.mps_control import open_log
+Open = Callable[[], BinaryIO]
 
 SIGNS = (
     "Server is handling a fatal GPU error.",
@@ -33,14 +35,14 @@ class LogReader:
 
     Parameters
     ----------
-    path
-        The log, which need not be there.
+    log
+        The log, which need not be there: where it is, or what opens it.
     old
         Whether what is there already is news.
     """
 
-    def __init__(self, path: Path, *, old: bool = False) -> None:
-        self.path = path
+    def __init__(self, log: Path | Open, *, old: bool = False) -> None:
+        self._open = log if callable(log) else lambda: open_log(log)
         self._at = 0
         self._file: tuple[int, int] | None = None
         if not old:
@@ -49,7 +51,7 @@ class LogReader:
     def news(self) -> list[str]:
         """Return the lines that came since the last call, without their time stamps."""
         try:
-            with open_log(self.path) as log:
+            with self._open() as log:
                 found = os.fstat(log.fileno())
                 if (found.st_dev, found.st_ino) != self._file or found.st_size < self._at:
                     self._file, self._at = (found.st_dev, found.st_ino), 0
@@ -71,7 +73,13 @@ def fault_in(lines: list[str]) -> str | None:
     return next((line for line in lines if any(sign in line for sign in SIGNS)), None)
 
 
-def is_pending(path: Path, pid: int) -> bool:
+def is_pending(log: Path | Open, pid: int) -> bool:
     """Say whether the last that a daemon's log tells of a client is that it has to wait."""
-    told = [it for it in LogReader(path, old=True).news() if it.startswith(f"NEW CLIENT {pid} ")]
+    told = [it for it in LogReader(log, old=True).news() if it.startswith(f"NEW CLIENT {pid} ")]
     return bool(told) and PENDING in told[-1]
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log, which may be another user's: no link, and nothing that waits."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(descriptor, "rb")

@@ -11,17 +11,33 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.environ import VISIBLE
 from genv_jupyter.isolation.mps import HEALTH, TRIES, Daemon, Daemons, Post
 from genv_jupyter.isolation.mps_control import ControlDaemon, MpsError, MpsGone
+from genv_jupyter.isolation.mps_log import open_log
+from genv_jupyter.isolation.mps_runner import Runner
 
 log = logging.getLogger(__name__)
 
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 DEFAULT_LOGS = Path("/var/log/nvidia-mps")
 """Where a daemon logs that was told nothing else (its manual page)."""
+
+
+class OperatorsRunner(Runner):
+    """Runs the front end of a daemon that somebody else has started."""
+
+    def trusts(self, uid: int) -> bool:
+        """Believe root, too."""
+        return uid in (0, self.uid)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep nobody away: the directory is somebody else's."""
+        yield
 
 
 class OperatorsDaemon(ControlDaemon):
@@ -33,6 +49,10 @@ class OperatorsDaemon(ControlDaemon):
         pid = self.pid()
         named = None if pid is None else processes.variable(pid, LOGS)
         return DEFAULT_LOGS if named is None else Path(named)
+
+    def log(self, name: str) -> BinaryIO:
+        """Open one of its logs."""
+        return open_log(self.logs / name)
 
     def start(self) -> None:
         """Only see that it runs, and for this device."""
@@ -55,14 +75,6 @@ class OperatorsDaemon(ControlDaemon):
     def set_ceiling(self, memory: int) -> None:
         """Leave its limits alone."""
 
-    def _trusts(self, uid: int) -> bool:
-        return uid in (0, self.uid)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        # Others might hold a lock in a directory that is theirs too, and for ever.
-        yield
-
 
 class OperatorsDaemons(Daemons):
     """As ``Daemons``, but all posts have the one daemon that the operator runs."""
@@ -75,7 +87,9 @@ class OperatorsDaemons(Daemons):
 
     def control(self, post: Post) -> ControlDaemon:
         """Return how to ask it about a device."""
-        return OperatorsDaemon(self.directory, post.device, self.program, os.getuid())
+        me, device = os.getuid(), post.device
+        runner = OperatorsRunner(self.directory, device, self.program, me)
+        return OperatorsDaemon(self.directory, device, self.program, me, runner)
 
     def owns(self, pid: int) -> bool:
         """Say that none of its processes is ours."""

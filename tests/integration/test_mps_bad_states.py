@@ -31,7 +31,7 @@ ROOT = pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: root writes ever
 
 
 def test_a_start_that_hangs_is_ended_in_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("genv_jupyter.isolation.mps_control.START_SECONDS", 0.5)
+    monkeypatch.setattr("genv_jupyter.isolation.mps_runner.START_SECONDS", 0.5)
     keeper = make(str(STAND_IN))
     says(keeper, dash_d=None)
     with pytest.raises(MpsHangs, match=r"did not answer within 0\.5 s"):
@@ -43,7 +43,7 @@ def test_a_full_disk_under_its_logs_takes_only_the_logs(make: Make, real: str) -
     keeper = make(real)
     daemon = keeper.control(DEVICE)
     keeper.directory.mkdir(mode=0o700)
-    daemon._prepare()
+    daemon.runner.prepare()
     for name in ("control.log", "server.log"):
         (daemon.logs / name).symlink_to("/dev/full")
     assert ensure(keeper, DEVICE, GIB).healthy() and daemon.ceiling() == "1G"
@@ -54,7 +54,7 @@ def test_a_full_disk_under_its_logs_takes_only_the_logs(make: Make, real: str) -
 def test_logs_that_it_may_not_write_take_only_the_logs(make_users: MakeUsers) -> None:
     keeper = make_users()
     daemon = keeper.control(THEIRS)
-    daemon._prepare()
+    daemon.runner.prepare()
     daemon.logs.chmod(0o500)
     assert ensure(keeper, THEIRS, GIB).healthy() and daemon.ceiling() == "1G"
     assert "No such file" in daemon.last_words()
@@ -64,7 +64,7 @@ def test_logs_that_it_may_not_write_take_only_the_logs(make_users: MakeUsers) ->
 def test_a_directory_that_it_may_not_write_is_said(make_users: MakeUsers) -> None:
     keeper = make_users()
     daemon = keeper.control(OTHERS)
-    daemon._prepare()
+    daemon.runner.prepare()
     daemon.directory.chmod(0o500)
     with pytest.raises(MpsError, match=r"status 1: .*Cannot access CUDA_MPS_PIPE_DIRECTORY"):
         ensure(keeper, OTHERS, GIB)
