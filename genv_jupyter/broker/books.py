@@ -146,6 +146,12 @@ class Books:
     def take_wants(self, server: str, now: float) -> list[Want]:
         """Return what was left for a server, once, but for what it comes too late for."""
         taken = []
+    def unwant(self, kernel: str, action: str) -> None:
+        """Take back a word that its server has not heard yet."""
+        self.wanted_until.pop((kernel, action), None)
+        for waiting in self.wants.values():
+            waiting[:] = [it for it in waiting if (it.kernel, it.action) != (kernel, action)]
+
         for want in self.wants.pop(server, ()):
             until = self.wanted_until.pop((want.kernel, want.action), None)
             if until is None or now <= until:

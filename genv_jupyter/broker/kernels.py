@@ -223,6 +223,7 @@ def server_of(core: Core, principal: Principal, server: str) -> ServerRow:
 
 
 def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
+        core.books.unwant(row.id, "shutdown")  # its server may not have heard of it yet
     """Return the environment that a kernel made for itself while its server could not for it."""
     known = core.books.by_pid.get(row.pid) if row.pid is not None else None
     other = core.books.environments.get(known) if known is not None else None

@@ -115,10 +115,15 @@ class Enforcer:
         except Unavailable as error:
             log.warning("what was done by rules lately is not known: %s", error)
             return
+        done: list[Record] = []
+        for record in found:
+            if record.event == ACTED:
+                done.append(record)
+            elif record.event == WITHHELD:  # what it is about was written down before
+                done = [it for it in done if not _same(it, record)]
         with self.lock:
-            for record in found:
-                if record.event == ACTED:
-                    self.board.ended(self._row(record.environment, record.owner), record.reason)
+            for record in done:
+                self.board.ended(self._row(record.environment, record.owner), record.reason)
 
     # -- what is due ----------------------------------------------------------------------------
 
@@ -168,7 +173,9 @@ class Enforcer:
         if sent is None:
             sent = processes.send(target.pid, target.start, _SIGNALS[order.step])
         failpoints.reach("after_rule_step")
-        if sent and order.step != "interrupt":
+        if not sent:
+            self.core.record(WITHHELD, row, reason=_reason(order))  # it has ended by itself
+        elif order.step != "interrupt":
             with self.lock:
                 self.board.ended(row, _reason(order))
 
@@ -190,6 +197,9 @@ class Enforcer:
             return "it has no CUDA: the driver may mean another by that number"
         with self.lock:
             environment = self.core.attribution.environment_of(pid)
+            stands = self._stands(order)
+        if not stands:
+            return "that is over"
         if order.breach.key.rule == "outside":
             if environment is not None or self.proof.claims(pid):
                 return "it may belong to an environment"
@@ -200,7 +210,7 @@ class Enforcer:
     def _whole(self, order: Order, row: EnvironmentRow) -> None:
         """Restart or shut down a kernel, or take back what a process without a server holds."""
         with self.lock:
-            if not kernels.may(self.core, row, idle=order.breach.key.rule == "idle"):
+            if not self._may(order, row):
                 return
         self._write(order, row)
         failpoints.reach("before_rule_step")
@@ -209,18 +219,29 @@ class Enforcer:
             failpoints.reach("after_rule_step")
             if done:
                 self.board.ended(row, _reason(order))
-            else:  # it went to work in this very moment: what was written was not done
+            else:  # somebody has reacted in this very moment: what was written was not done
                 self.core.record(WITHHELD, row, reason=_reason(order))
 
     def _done(self, order: Order, environment: str) -> bool:
         """Do that to an environment, if it is still right; say whether it was."""
         row, rule = self.core.books.environments.get(environment), order.breach.key.rule
-        if row is None or not kernels.may(self.core, row, idle=rule == "idle"):
+        if row is None or not self._may(order, row):
             return False
         if order.step == "shutdown":
             kernels.shut_down(self.core, row, idle=rule == "idle")
             return True
         return kernels.give_back(self.core, row, rule)
+
+    def _may(self, order: Order, row: EnvironmentRow) -> bool:
+        """Say whether it is still right to act upon an environment."""
+        idle = order.breach.key.rule == "idle"
+        return kernels.may(self.core, row, idle=idle) and self._stands(order)
+
+    def _stands(self, order: Order) -> bool:
+        settings = self.settings
+        return self.scene.stands(
+            order.breach, order.target, slack=settings.cap_slack, idle_after=settings.idle_after
+        )
 
     # -- writing it down ------------------------------------------------------------------------
 
@@ -253,6 +274,15 @@ class Enforcer:
         if row is not None:
             return row
         return EnvironmentRow.nobody(owner)
+
+
+def _same(one: Record, other: Record) -> bool:
+    """Say whether two records are of the same step."""
+    return (one.owner, one.environment, one.reason) == (
+        other.owner,
+        other.environment,
+        other.reason,
+    )
 
 
 def _reason(order: Order) -> str:

@@ -48,27 +48,55 @@ class Scene:
         outsiders = {(it.pid, it.start) for usage in core.usage.values() for it in usage.outside}
         self._proved &= outsiders
         for uuid, usage in core.usage.items():
-            if not self.unsure(Key("cap", "", uuid)):
+            if not self._doubtful(uuid):
                 yield from self._on_device(uuid, usage, slack)
         now = core.steady()
         core.idleness.observe(self._resting(), now)
         for environment in core.books.grants:
-            row = core.books.environments[environment]
-            labels = [self._label(grant.device) for grant in self._granted(row)]
-            found = (
-                idle.judge(row.id, labels, core.idleness.seconds(row.id, now), idle_after),
-                lease.judge(
-                    row.id, row.expires, now, self._everywhere(row), kernels.owed(row) == "lease"
-                ),
-            )
-            yield from (it for it in found if it is not None)
+            yield from self._about(core.books.environments[environment], idle_after)
         yield from self._quotas()
 
+    def stands(
+        self, breach: Breach, target: Target | None, *, slack: int, idle_after: float
+    ) -> bool:
+        """Say whether a breach is still one, and a process still to go.
+
+        Verbs may have come since it was judged: *keep*, an extension, a larger grant.
+        """
+        key = breach.key
+        found: Iterable[Breach] = ()
+        row = self.core.books.environments.get(key.environment)
+        if key.device and not self.unsure(key) and key.device in self.core.usage:
+            found = self._on_device(key.device, self.core.usage[key.device], slack)
+        elif key.rule == "quota":
+            found = self._quotas()
+        elif row is not None:
+            found = self._about(row, idle_after)
+        now = next((it for it in found if it.key == key), None)
+        if now is None or target is None:
+            return now is not None
+        return any(it.identity == target.identity for it in now.targets)
+
     def unsure(self, key: Key) -> bool:
-        """Say whether a device does not tell now what a breach on it would be judged by."""
-        if not key.device:
+        """Say whether a device does not tell now what a breach on it would be judged by.
+
+        Not of what cannot be one any more: the environment has ended, its grant was given back,
+        or the device has been taken out of the host.
+        """
+        if not self._doubtful(key.device):
             return False
-        usage = self.core.usage.get(key.device)
+        grants = self.core.books.grants.get(key.environment, {})
+        if key.rule == "cap" and (
+            key.device not in grants or grants[key.device].state != "granted"
+        ):
+            return False
+        known = not key.environment or key.environment in self.core.books.environments
+        return known and key.device in self.core.books.slots
+
+    def _doubtful(self, uuid: str) -> bool:
+        if not uuid:
+            return False
+        usage = self.core.usage.get(uuid)
         return usage is None or not usage.known or usage.reading.health != "ok"
 
     def served(self, environment: str) -> bool:
@@ -169,18 +197,32 @@ class Scene:
 
     # -- of environments ------------------------------------------------------------------------
 
+    def _about(self, row: EnvironmentRow, idle_after: float) -> Iterator[Breach]:
+        """Judge what one environment holds."""
+        now, idleness = self.core.steady(), self.core.idleness
+        labels = [self._label(grant.device) for grant in self._granted(row)]
+        rested = idle.judge(row.id, labels, idleness.seconds(row.id, now), idle_after)
+        if rested is not None:
+            yield rested
+        owed = kernels.owed(row) == "lease"
+        over = lease.judge(row.id, row.expires, now, self._everywhere(row), owed)
+        if over is not None:
+            yield over
+
     def _resting(self) -> dict[str, datetime | None]:
         core, found = self.core, {}
         for environment in core.books.grants:
             row, pulse = core.books.environments[environment], core.books.pulse(environment)
-            state = pulse.state if row.kind == "kernel" and self.served(environment) else None
+            # While it is being restarted somebody is at work with it.
+            here = row.kind == "kernel" and row.state not in ("reserved", "held")
+            state = pulse.state if here and self.served(environment) else None
             if idle.rests(state, [self._load(grant) for grant in self._granted(row)]):
                 found[environment] = pulse.idle_since
         return found
 
     def _load(self, grant: GrantRow) -> idle.Load:
         usage = self.core.usage.get(grant.device)
-        if usage is None or self.unsure(Key("idle", "", grant.device)):
+        if usage is None or self._doubtful(grant.device):
             return idle.Load(None, None)
         used = used_now(usage, grant.environment)
         present = True if usage.own.get(grant.environment) else None if used is None else False
