@@ -1,5 +1,9 @@
 """To which environment a process belongs: by its cgroup, its family, or a variable it carries.
 
+The variable is a claim that anybody can make: it counts where the process runs as the environment's
+owner. A cgroup tells where the environment has it to itself: neither the server nor the broker is
+in it, nor anything that is older than the environment's process, such as the shell of a login.
+
 What was proved of a process (pid and start ticks) holds for its life, so it is looked into once: a
 child stays its kernel's when that has ended and another has become its parent.
 """
@@ -8,10 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.posts import uid_of
 from genv_jupyter.isolation import processes
 
 SETTLED = 5.0
@@ -20,6 +26,14 @@ which it begins a program it shows no variables."""
 
 Identity = tuple[int, int]
 """pid, and start in clock ticks since boot."""
+
+
+class _Group(NamedTuple):
+    """The cgroup of an environment's process at some revision, and whether it may be its own."""
+
+    who: tuple[int, int, int]
+    path: str | None
+    own: bool
 
 
 class Origin(Struct, frozen=True):
@@ -53,7 +67,7 @@ class Attribution:
         self._starts: dict[int, int | None] = {}
         self._names: dict[Identity, tuple[str | None, int | None]] = {}
         self._family: dict[int, str] = {}
-        self._cgroups: dict[str, tuple[tuple[int, int, int], str | None]] = {}
+        self._cgroups: dict[str, _Group] = {}
 
     # -- one reading ----------------------------------------------------------------------------
 
@@ -112,7 +126,15 @@ class Attribution:
             if row is not None and row.start == start:
                 return found
         claimed = processes.marker(pid)
-        return claimed if claimed in books.environments else None
+        if claimed in books.environments and self._may_claim(pid, claimed):
+            return claimed
+        return None
+
+    def pretends(self, pid: int) -> bool:
+        """Say whether a process carries the name of an environment that is somebody else's."""
+        claimed = processes.marker(pid)
+        known = claimed in self.books.environments or claimed in self.books.former
+        return claimed is not None and known and not self._may_claim(pid, claimed)
 
     # -- ours -----------------------------------------------------------------------------------
 
@@ -127,10 +149,21 @@ class Attribution:
     def _formerly(self, pid: int) -> str | None:
         """Return the environment, now gone, that a process carries in its variables."""
         claimed = processes.marker(pid)
-        if claimed is None or claimed in self.books.former:
-            return claimed
+        if claimed is None:
+            return None
+        if claimed in self.books.former:
+            return claimed if self._may_claim(pid, claimed) else None
         self.strange.add(claimed)
         return None
+
+    def _may_claim(self, pid: int, environment: str) -> bool:
+        """Say whether a process runs as the owner of an environment that it says it belongs to."""
+        row, former = self.books.environments.get(environment), self.books.former.get(environment)
+        known = row or former
+        owner = None if known is None else uid_of(known.owner)
+        if owner is None and row is not None and row.pid is not None:
+            owner = processes.uid_of(row.pid)  # of a Hub's user: as whom their processes run
+        return owner is not None and processes.uid_of(pid) == owner
 
     def look_again(self) -> None:
         """Doubt what was refuted: more is known of former environments now."""
@@ -147,20 +180,23 @@ class Attribution:
 
     def _look_at_cgroups(self) -> None:
         """Note the cgroup of each environment, anew when something was done about it."""
-        before, now = self._cgroups, {}
+        before, now = self._cgroups, dict[str, _Group]()
         for row in self.books.environments.values():
             if row.pid is None or row.start is None:
                 continue
             who = row.pid, row.start, row.revision
             kept = before.get(row.id)
-            fresh = kept is None or kept[0] != who
-            now[row.id] = (who, processes.cgroup(row.pid)) if fresh or kept is None else kept
+            if kept is None or kept.who != who:
+                path = processes.cgroup(row.pid)
+                kept = _Group(who, path, path is not None and _is_oldest(path, row.start))
+            now[row.id] = kept
         self._cgroups = now  # in one step: turns ask without the lock
 
     def _by_cgroup(self, pid: int) -> str | None:
         """Return the environment whose own cgroup a process is in."""
-        owned = [(it, path) for it, (_, path) in self._cgroups.items() if path is not None]
-        if not owned:
+        groups = self._cgroups
+        owned = [(it, group.path) for it, group in groups.items() if group.path is not None]
+        if not any(group.own for group in groups.values()):
             return None
         path = processes.cgroup(pid)
         if path is None:
@@ -169,10 +205,21 @@ class Attribution:
         if len(within) != 1:
             return None  # several share it: it tells nothing
         environment, own = within[0]
+        if not groups[environment].own:
+            return None
         others = {os.getpid(), *(server.pid for server in self.books.servers.values())}
         if any(_in(processes.cgroup(other), own) for other in others):
             return None  # it is that of the server, or of the whole login
         return environment
+
+
+def _is_oldest(path: str, start: int) -> bool:
+    """Say whether nothing in a cgroup is older than a process: it may have been made for it."""
+    there = processes.members(path)
+    if there is None:
+        return False
+    began = (processes.start_of(pid) for pid in there)
+    return not any(it is not None and it < start for it in began)
 
 
 def _in(path: str | None, own: str) -> bool:

@@ -1,8 +1,9 @@
 """What kernels have left behind on devices: shown to its owner, and ended when that is wanted.
 
 A process is ended only when it is proved to come from an environment of ours that is gone (or from
-before its kernel's restart), only by whoever owned that, and only as the process it was when that
-was proved: pid and start ticks are compared once more with a descriptor in hand.
+before its kernel's restart), only by whoever owned that, only if it runs as them and nobody else,
+and only as the process it was when that was proved: pid and start ticks are compared once more with
+a descriptor in hand. By itself nothing is ended that no rule would touch.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from traitlets.config import Configurable
 
 from genv_jupyter.broker.attribution import Identity
 from genv_jupyter.broker.books import Former
+from genv_jupyter.broker.posts import uid_of
+from genv_jupyter.broker.rules import protection
 from genv_jupyter.broker.traits import Seconds
-from genv_jupyter.errors import GpuError, UnknownProcess
-from genv_jupyter.isolation import processes
+from genv_jupyter.errors import GpuError, NotYours, UnknownProcess
+from genv_jupyter.isolation import evidence, processes
 from genv_jupyter.ledger import former
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -126,9 +129,17 @@ class Leftovers:
         ------
         UnknownProcess
             It is no leftover of the caller's: it has ended, has a living kernel, or was never ours.
+        NotYours
+            It came from there, and runs as somebody else.
         """
         entry = self._mine(principal, pid, start)
         if entry.asked is None:
+            if processes.alive(pid, start) and not _runs_as(entry.former.owner, pid):
+                raise NotYours(
+                    f"Process {pid} came from a kernel of {entry.former.user}, and runs as "
+                    "another user.",
+                    hint="Have it ended by whoever it runs as, or by root.",
+                )
             self._ask(pid, start, entry, f"{principal.name} asked for it")
         return self._view((pid, start), entry)
 
@@ -187,9 +198,21 @@ class Leftovers:
         if entry.asked is not None:
             if not entry.killed and now - entry.asked >= self.settings.patience:
                 entry.killed = True
-                processes.send(*who, signal.SIGKILL)
-        elif self.settings.action == "end" and now - entry.since >= self.settings.grace:
+                if _runs_as(entry.former.owner, who[0]):
+                    processes.send(*who, signal.SIGKILL)
+        elif self._by_itself(who, entry) and now - entry.since >= self.settings.grace:
             self._ask(*who, entry, "it outlived its kernel for too long")
+
+    def _by_itself(self, who: Identity, entry: Entry) -> bool:
+        """Say whether a leftover is to be ended without anybody's click."""
+        if self.settings.action != "end" or not _runs_as(entry.former.owner, who[0]):
+            return False
+        uid = processes.uid_of(who[0])
+        name = entry.uses[0].name
+        spared = protection.spared(
+            uid=uid, start=who[1], kind="compute", name=name, member=True, me=uid
+        )
+        return spared is None
 
     def _ask(self, pid: int, start: int, entry: Entry, reason: str) -> None:
         entry.asked = self.core.steady()
@@ -207,21 +230,21 @@ class Leftovers:
     def _tell(self) -> None:
         """Keep one notice for each owner."""
         board = self.core.board
-        owners: dict[str, list[Entry]] = {}
-        for entry in self._entries.values():
-            owners.setdefault(entry.former.owner, []).append(entry)
+        owners: dict[str, dict[Identity, Entry]] = {}
+        for who, entry in self._entries.items():
+            owners.setdefault(entry.former.owner, {})[who] = entry
         for owner in self._owners - owners.keys():
             board.withdraw(EnvironmentRow.nobody(owner), "leftover")
         for owner, entries in owners.items():
             row = EnvironmentRow.nobody(owner)
             message, hint, until = self._words(entries)
-            pids = sorted(use.pid for entry in entries for use in entry.uses)
+            pids = sorted(pid for pid, _ in entries)
             board.tell(row, "leftover", message, hint=hint, until=until, topic=str(pids))
         self._owners = set(owners)
 
-    def _words(self, entries: list[Entry]) -> tuple[str, str, float | None]:
+    def _words(self, found: dict[Identity, Entry]) -> tuple[str, str, float | None]:
         """Return what the owner of leftovers is told, how to end them, and when that is done."""
-        count = len(entries)
+        count, entries = len(found), list(found.values())
         uses = [use for entry in entries for use in entry.uses]
         slots = self.core.books.slots
         where = sorted({slots[u.device].label if u.device in slots else u.device for u in uses})
@@ -232,11 +255,12 @@ class Leftovers:
         what = "A process" if count == 1 else f"{count} processes"
         gone = "outlived its kernel and holds" if count == 1 else "outlived their kernels and hold"
         message = f"{what}{of} {gone}{much} on {' and '.join(where)}."
-        if self.settings.action != "end":
+        due = [entry.since for who, entry in found.items() if self._by_itself(who, entry)]
+        if not due:
             return message, HOW_TO_END, None
-        first = min(entry.since for entry in entries) + self.settings.grace
+        first = min(due) + self.settings.grace
         until = self.core.clock() + max(0.0, first - self.core.steady())
-        return f"{message} It will be ended.", HOW_TO_END, until
+        return f"{message} {_ending(len(due), count)}", HOW_TO_END, until
 
     def _row(self, entry: Entry) -> EnvironmentRow:
         row = self.core.books.environments.get(entry.environment)
@@ -246,7 +270,7 @@ class Leftovers:
         core = self.core
         now = core.steady()
         until = None
-        if self.settings.action == "end" and entry.asked is None:
+        if entry.asked is None and self._by_itself(who, entry):
             until = core.stamp(core.clock() + entry.since + self.settings.grace - now)
         return Leftover(
             pid=who[0],
@@ -262,6 +286,18 @@ class Leftovers:
             until=until,
             state="running" if entry.asked is None else "ending",
         )
+
+
+def _ending(due: int, count: int) -> str:
+    if due == count:
+        return "It will be ended." if count == 1 else "They will be ended."
+    return f"{due} of them will be ended."
+
+
+def _runs_as(owner: str, pid: int) -> bool:
+    """Say whether a process runs as an owner, and as nobody else: not all have a uid of theirs."""
+    uids, uid = set(evidence.uids(pid) or ()), uid_of(owner)
+    return len(uids) == 1 and (uid is None or uids == {uid})
 
 
 def recall(core: Core, lock: threading.RLock, records: RecordsLedger | None) -> None:

@@ -165,7 +165,7 @@ def _process(
             memory=process.memory,
             name=process.name or attribution.command_of(process.pid, start),
         )
-        if origin.left:
+        if origin.left and process.kind != "graphics":  # a window that somebody still looks at
             usage.remnants.append(Remnant(seen, origin.environment))
         if origin.present:
             usage.own.setdefault(origin.environment, []).append(seen)

@@ -30,6 +30,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     """The control group of each process, as a test has it."""
     found: dict[int, str] = {}
     monkeypatch.setattr(processes, "cgroup", found.get)
+    monkeypatch.setattr(
+        processes, "members", lambda path: [pid for pid, group in found.items() if group == path]
+    )
     return found
 
 
@@ -64,16 +67,23 @@ def test_process_in_the_cgroup_that_a_kernel_has_to_itself_is_its(
     assert owner(desk, stranger.pid) == kernel.id
 
 
-@pytest.mark.parametrize("shared_by", ["server", "broker", "kernel", "nobody"])
+@pytest.mark.parametrize("shared_by", ["server", "broker", "kernel", "login", "hidden", "nobody"])
 def test_cgroup_that_others_share_proves_nothing(
-    desk: Bench, groups: dict[int, str], shared_by: str
+    desk: Bench, groups: dict[int, str], shared_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    login = desk.process()
+    while processes.age(processes.start_of(login.pid) or 0) < 0.05:  # older, by the clock's ticks
+        pass
     kernel, other, stranger = holding(desk), holding(desk), desk.process()
     groups[kernel.process.pid] = groups[stranger.pid] = SLICE
     if shared_by == "server":
         groups[desk.server_process.pid] = SLICE
     elif shared_by == "broker":
         groups[os.getpid()] = f"{SLICE}/deeper"
+    elif shared_by == "login":
+        groups[login.pid] = SLICE
+    elif shared_by == "hidden":
+        monkeypatch.setattr(processes, "members", lambda path: None)
     elif shared_by == "kernel":
         groups[other.process.pid] = SLICE
     else:
@@ -81,7 +91,7 @@ def test_cgroup_that_others_share_proves_nothing(
     assert owner(desk, stranger.pid) is None
 
 
-def test_marker_counts_only_where_the_uid_is_ours(
+def test_marker_counts_only_where_the_uid_is_its_owners(
     desk: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = holding(desk)

@@ -16,8 +16,8 @@ from genv_jupyter.broker.leftovers import LeftoverSettings
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
 from genv_jupyter.devices.source import ProcessReading
-from genv_jupyter.errors import UnknownProcess
-from genv_jupyter.isolation import processes
+from genv_jupyter.errors import NotYours, UnknownProcess
+from genv_jupyter.isolation import evidence, processes
 from genv_jupyter.isolation.environ import MARKER
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
@@ -159,6 +159,69 @@ def test_by_default_nothing_is_ended_by_itself_and_with_end_it_is(
     assert only(desk).state == "running"
     desk.tick(1)
     assert ended(desk, pid) == signal.SIGTERM
+
+
+def bound_to_end(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = LeftoverSettings(action="end", grace=0, patience=0)
+    monkeypatch.setattr(type(desk.broker.core.leftovers), "settings", settings)
+
+
+@pytest.mark.parametrize("step", ["by hand", "by itself", "killed"])
+def test_leftover_that_runs_as_somebody_else_is_never_ended(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A program of another user's rights (sudo) stays in the family of the kernel it is from."""
+    _, pid = left_by(desk, STUBBORN)
+    left = only(desk)
+    if step == "killed":
+        desk.broker.end_process(desk.me, pid, left.start)
+    monkeypatch.setattr(evidence, "uids", lambda pid: (os.getuid(), 4711, 4711, 4711))
+    if step == "by hand":
+        with pytest.raises(NotYours, match="runs as another user"):
+            desk.broker.end_process(desk.me, pid, left.start)
+    else:
+        bound_to_end(desk, monkeypatch)
+    desk.tick(1)
+    desk.tick(60)
+    assert processes.alive(pid, left.start)
+    if step == "by itself":
+        assert only(desk).until is None and only(desk).state == "running"
+        (notice,) = desk.broker.notices(desk.me)
+        assert "will be ended" not in notice.message and notice.until is None
+
+
+def test_of_several_leftovers_it_is_said_which_go(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, pid = left_by(desk)
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    server = child(desk, kernel.id)
+    desk.source.devices[0].processes.append(  # type: ignore[union-attr]
+        ProcessReading(server, GIB, "compute", name="nvidia-cuda-mps-server")
+    )
+    desk.tick(1)
+    desk.end(kernel.process)
+    desk.broker.end_kernel(desk.me, desk.server, kernel.id)
+    settings = LeftoverSettings(action="end", grace=60)
+    monkeypatch.setattr(type(desk.broker.core.leftovers), "settings", settings)
+    desk.tick(1)
+    (notice,) = (it for it in desk.broker.notices(desk.me) if it.kind == "leftover")
+    assert notice.message.endswith("1 of them will be ended.")
+    desk.tick(60)
+    assert ended(desk, pid) == signal.SIGTERM
+    assert processes.alive(server, None), "other programs may be at work under it"
+    left = next(it for it in desk.broker.leftovers(desk.me) if it.pid == server)
+    assert left.until is None
+    desk.broker.end_process(desk.me, server, left.start)
+    assert ended(desk, server) == signal.SIGTERM, "but by hand it is"
+
+
+def test_window_that_somebody_looks_at_is_no_leftover(desk: Bench) -> None:
+    _, pid = left_by(desk)
+    desk.source.devices[0].processes = [ProcessReading(pid, GIB, "graphics")]
+    desk.tick(1)
+    assert desk.broker.leftovers(desk.me) == []
 
 
 @pytest.mark.parametrize("change", ["start", "owner", "kernel", "outsider"])

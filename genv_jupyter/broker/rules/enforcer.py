@@ -201,7 +201,9 @@ class Enforcer:
         if not stands:
             return "that is over"
         if order.breach.key.rule == "outside":
-            if environment is not None or self.proof.claims(pid):
+            with self.lock:
+                pretends = self.core.attribution.pretends(pid)
+            if environment is not None or (self.proof.claims(pid) and not pretends):
                 return "it may belong to an environment"
         elif environment != order.breach.key.environment:
             return "it does not belong to that environment any more"
