@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import GpuError, NoCapacity, OutOfRange
 from genv_jupyter.policy import Policy
-from genv_jupyter.slots import Own, Slot, inside, memory_on, others_on, outsiders
+from genv_jupyter.slots import RESIDUE, Own, Slot, inside, memory_on, others_on, outsiders
 from genv_jupyter.units import format_memory, format_share
 
 _WAIT = "wait in the queue (`--wait`), or ask a holder to release (`%gpu ask`)."
@@ -95,8 +95,7 @@ def reason_against(
         if slot.shared > int(held is not None and not mine.exclusive):
             return f"{name} is shared."
         if outsiders(slot, policy):
-            used = format_memory(slot.external)
-            return f"{name}: somebody uses it outside any environment ({used})."
+            return f"{name}: {_in_the_way(slot, whole=True)}."
         return None
     if not slot.capacity:
         return f"{name} does not tell how much memory it has, and can only be had whole."
@@ -112,8 +111,7 @@ def reason_against(
     if left < max(1, memory_on(slot, demand)):
         room = f"{name} has {format_memory(left)} left of {format_memory(slot.capacity)}"
         if outsiders(slot, policy):
-            used = format_memory(slot.external)
-            return f"{room}; somebody uses {used} of it outside any environment."
+            return f"{room}; {_in_the_way(slot, whole=False)}."
         return f"{room}."
     others = slot.compute.get(owner, 0) - (mine.compute or 0)
     if demand.compute and others + demand.compute > policy.compute_overcommit:
@@ -122,6 +120,18 @@ def reason_against(
             f"of {format_share(policy.compute_overcommit)}."
         )
     return None
+
+
+def _in_the_way(slot: Slot, *, whole: bool) -> str:
+    """Say who uses what was not granted."""
+    outside, excess = format_memory(slot.external - slot.excess), format_memory(slot.excess)
+    said = []
+    if slot.external - slot.excess > RESIDUE or not slot.excess:
+        much, more = ("it", f" ({outside})") if whole else (f"{outside} of it", "")
+        said.append(f"somebody uses {much} outside any environment{more}")
+    if slot.excess:
+        said.append(f"environments use {excess} more of it than they were granted")
+    return ", and ".join(said)
 
 
 def _share(demand: Demand) -> str:

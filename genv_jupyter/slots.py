@@ -47,8 +47,8 @@ class Slot:
     owners
         Number of grants of each owner.
     external
-        Bytes of outsiders (compute, graphics), of our MPS servers, and bytes that no process
-        explains.
+        Bytes of outsiders (compute, graphics), of our MPS servers, bytes that no process explains,
+        and ``excess``.
     graphics
         The part of ``external`` that graphics processes hold: the desktop.
     users
@@ -59,6 +59,8 @@ class Slot:
         Why nobody gets anything new here, as part of a sentence: ``under maintenance since …``.
     servers
         The part of ``external`` that our own MPS servers hold: they leave for a whole grant.
+    excess
+        The part of ``external`` that environments use beyond what is counted for them.
     """
 
     uuid: str
@@ -74,6 +76,7 @@ class Slot:
     external: int = 0
     graphics: int = 0
     servers: int = 0
+    excess: int = 0
     users: frozenset[str] = frozenset()
     only: str | None = None
     maintenance: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -192,8 +193,8 @@ class Core:
             if uuid not in present
         )
 
-    def slots_of(self, pool: Pool) -> list[Slot]:
-        """Return the slots of a pool.
+    def slots_of(self, pool: Pool, environment: str | None = None) -> list[Slot]:
+        """Return the slots of a pool; what an environment uses too much stands not in its own way.
 
         Raises
         ------
@@ -206,7 +207,17 @@ class Core:
         if not slots:
             cause = self.inventory.trouble or pool.notice or "No NVIDIA GPU was found on this host."
             raise NoDriver(cause, hint="`%gpu doctor` or `jupyter gpu doctor` says more.")
-        return slots
+        return [self._without_own(slot, environment) for slot in slots]
+
+    def _without_own(self, slot: Slot, environment: str | None) -> Slot:
+        usage = self.usage.get(slot.uuid)
+        if usage is None:
+            return slot
+        self._count_excess(slot, usage)  # grants may have changed since the last reading
+        own = 0 if environment is None else self._over(usage, environment)
+        if not own:
+            return slot
+        return dataclasses.replace(slot, external=slot.external - own, excess=slot.excess - own)
 
     def stamp(self, at: float | None = None) -> datetime:
         """Turn the clock's seconds into a UTC time."""
@@ -322,16 +333,19 @@ class Core:
         slot.servers = usage.servers
         self._set_users(slot, usage.users)
         seen = (usage.external or 0) + (usage.unattributed or 0) + usage.servers
-        slot.external = seen + self._excess(usage)
+        slot.external, slot.excess = seen, 0
+        self._count_excess(slot, usage)
 
-    def _excess(self, usage: DeviceUsage) -> int:
-        """Return what environments use beyond what is counted for them: it is not free either."""
-        excess = 0
-        for environment in usage.own:
-            grant = self.books.grants.get(environment, {}).get(usage.reading.uuid)
-            counted = 0 if grant is None else grant.counted_memory
-            excess += max(0, usage.used_by(environment) - counted)
-        return excess
+    def _count_excess(self, slot: Slot, usage: DeviceUsage) -> None:
+        """What environments use beyond what is counted for them is not free either."""
+        excess = sum(self._over(usage, environment) for environment in usage.own)
+        slot.external += excess - slot.excess
+        slot.excess = excess
+
+    def _over(self, usage: DeviceUsage, environment: str) -> int:
+        grant = self.books.grants.get(environment, {}).get(usage.reading.uuid)
+        counted = 0 if grant is None else grant.counted_memory
+        return max(0, usage.used_by(environment) - counted)
 
     def _miss(self) -> None:
         """Keep a device that is no longer listed, lost, for as long as somebody holds it."""
