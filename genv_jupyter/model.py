@@ -18,7 +18,10 @@ from genv_jupyter.units import Time as Time
 
 DeviceKind = Literal["gpu", "mig"]
 Health = Literal["ok", "lost", "unreliable", "unknown"]
-EnvironmentKind = Literal["kernel", "command", "shell"]
+EnvironmentKind = Literal["kernel", "command", "shell", "server"]
+"""``server``: what is reserved for the kernels of a Jupyter server, from before it starts."""
+
+LaunchKind = Literal["kernel", "command", "shell"]
 EnvironmentState = Literal[
     "reserved", "waiting", "granted", "active", "draining", "released", "held"
 ]
@@ -296,6 +299,7 @@ class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``watched`` says whether anybody looks through it: else it listens for its kernels alone.
     """
 
+    ``reservation`` is what was reserved for it before it started (``GENV_JUPYTER_RESERVATION``).
     pid: int
     version: str
     pool: str | None = None
@@ -303,6 +307,7 @@ class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     watched: bool = True
 
 
+    reservation: str | None = None
 class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of ``PUT servers/{id}/kernels/{kernel}``: a kernel's birth, life and restarts.
 
@@ -344,7 +349,7 @@ class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``pool`` is the ``CUDA_VISIBLE_DEVICES`` it inherited (``None``: not set).
     """
 
-    kind: EnvironmentKind
+    kind: LaunchKind
     pid: int
     name: str | None = None
     pool: str | None = None

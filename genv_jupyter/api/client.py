@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from genv_jupyter.maintenance import DevicePatch
     from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
     from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
+    from genv_jupyter.reserving import NewReservation
 
 T = TypeVar("T")
 Query = Mapping[str, str | None]
@@ -228,6 +229,10 @@ class Client:
         return self._get("audit", list[AuditEntry], {"search": search, "limit": _text(limit)})
 
     def quota(self, user: str | None = None) -> QuotaView:
+    def reserve(self, new: NewReservation) -> Environment:
+        """Reserve devices for a Jupyter server before it starts: for administrators."""
+        return self._send("POST", "reservations", new, Environment)
+
         """Return what the caller may have, or (administrators) somebody else."""
         from genv_jupyter.quotas import QuotaView
 

@@ -20,6 +20,7 @@ from genv_jupyter.model import (
     Request,
     ServerReport,
 )
+from genv_jupyter.reserving import NewReservation
 from genv_jupyter.units import parse_duration
 
 
@@ -81,6 +82,12 @@ class EnvironmentHandler(Verbs):
 class RestartHandler(Verbs):
     async def post(self, environment: str) -> None:
         await self.answer(lambda: self.host.broker.restart(self.caller, environment), 202)
+class ReservationsHandler(Verbs):
+    async def post(self) -> None:
+        new = self.body(NewReservation)
+        await self.answer(lambda: self.host.broker.reserve(self.caller, new), 201)
+
+
 
 
 class LeaveHandler(Verbs):
@@ -269,6 +276,7 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"notices/{_ID}/answer", AnswerHandler),
     ("audit", quota.AuditHandler),
     ("quota", quota.QuotaHandler),
+    ("reservations", ReservationsHandler),
     ("quotas", quota.QuotaRulesHandler),
     (f"quotas/{_ID}", quota.QuotaRuleHandler),
     ("usage", UsageHandler),

@@ -33,6 +33,7 @@ from genv_jupyter.model import (
 from genv_jupyter.notices import Notice
 from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
 from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
+from genv_jupyter.reserving import NewReservation
 
 Method = Literal["get", "put", "post", "patch", "delete"]
 INTERNAL = frozenset({"/replace"})
@@ -138,6 +139,17 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=Environment,
         status=201,
         refusals=(*_BODY, errors.UnknownProcess, errors.NotYours),
+    ),
+    Operation(
+        method="post",
+        path="/reservations",
+        name="reserve",
+        summary="Devices for a Jupyter server that is about to start, on behalf of its owner: for "
+        "administrators (sockets only)",
+        body=NewReservation,
+        answer=Environment,
+        status=201,
+        refusals=(*_ASK, errors.UnknownUser),
     ),
     Operation(
         method="get",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from genv_jupyter.asks import Answer, Ask, Asked
+from genv_jupyter.broker import servers
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.discretion import owner_of, seen
 from genv_jupyter.broker.line import asked_by
@@ -146,7 +147,7 @@ class Asking:
         core = self.core
         core.refresh(FRESH)
         demand = demand_of(request)
-        slots = core.slots_of(core.pool_of(row))
+        slots = servers.slots_for(core, row)
         wanted = resolve(demand.devices, slots) if demand.devices else slots
         own = core.books.own(row.id)
         full = [

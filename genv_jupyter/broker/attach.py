@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from genv_jupyter.broker import failpoints, leases, mps
+from genv_jupyter.broker import failpoints, leases, mps, servers
 from genv_jupyter.broker.books import Change, replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.refusals import explain, kept
@@ -106,9 +106,10 @@ def begin(
         by_process=by_process,
         served=served,
     )
+    servers.check_kind(row)
     books = core.books
     core.refresh(FRESH)
-    slots = core.slots_of(core.pool_of(row))
+    slots = servers.slots_for(core, row)
     held = [g for g in books.grants_of(row.id) if g.state == "granted"]
     attempt.expires = leases.end_of(core, attempt.demand, row.owner)
     has = satisfied({g.device: wanted(g) for g in held}, attempt.demand, slots)
@@ -167,14 +168,28 @@ def _catch_up(core: Core, attempt: Attempt) -> None:
 
 
 def _placed(core: Core, attempt: Attempt, slots: Sequence[Slot]) -> tuple[Placed, ...]:
-    """Choose devices, or refuse with who holds them."""
-    row = attempt.row
+    """Choose devices, or refuse with who holds them, and write that down."""
     try:
-        return _choose(core, attempt.demand, row, slots)
+        return chosen(core, attempt.row, attempt.demand, slots)
+    except NoCapacity as told:
+        core.record("AttachRefused", attempt.row, reason=told.message)
+        raise
+
+
+def chosen(
+    core: Core, row: EnvironmentRow, demand: Demand, slots: Sequence[Slot]
+) -> tuple[Placed, ...]:
+    """Choose devices among those of ``servers.slots_for``, or refuse with who holds them.
+
+    Raises
+    ------
+    NoCapacity
+        There is no room, or it is kept for those who wait.
+    """
+    try:
+        return _choose(core, demand, row, slots)
     except (NoCapacity, _Kept) as refusal:
-        told = _told(core, refusal, slots, row, attempt.demand)
-        core.record("AttachRefused", row, reason=told.message)
-        raise told from None
+        raise _told(core, refusal, slots, row, demand) from None
 
 
 def _told(
@@ -195,6 +210,9 @@ def _choose(
     """Choose devices; nothing is refused because of somebody who has ended a moment ago."""
     own = core.books.own(row.id)
     try:
+    drawn = servers.draw(core, row, demand, slots, own)
+    if drawn is not None:
+        return drawn
         placed = place(slots, demand, row.owner, core.policy, own)
     except NoCapacity:
         holders = [core.books.environments[held] for held in list(core.books.grants)]
@@ -202,6 +220,7 @@ def _choose(
             raise
         core.refresh()
         placed = place(slots, demand, row.owner, core.policy, own)
+        slots = servers.slots_for(core, row)
     closed = core.line.closed_to(row, demand)
     if not closed:
         return placed
@@ -365,14 +384,11 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     """
     demand = demand_of(request)
     core.refresh(FRESH)
-    slots = core.slots_of(core.pool_of(row))
+    slots = servers.slots_for(core, row)
     asker = row or EnvironmentRow.nobody(owner)
     core.quotas.admit(asker, demand)
     core.quotas.lease(asker.owner, demand.duration)
-    try:
-        placed = _choose(core, demand, asker, slots)
-    except (NoCapacity, _Kept) as refusal:
-        raise _told(core, refusal, slots, asker, demand) from None
+    placed = chosen(core, asker, demand, slots)
     core.quotas.confirm(asker, placed)
     sharing = mps.plan(core, asker, demand, placed, running=asker.cuda == "initialized")
     return [

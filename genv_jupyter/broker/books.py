@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from genv_jupyter.broker.rests import Rests
 from genv_jupyter.ledger.rows import (
     DeviceRow,
     EnvironmentRow,
@@ -63,6 +64,7 @@ class Books:
         self.by_pid: dict[int, str] = {}
         self.successors: dict[str, str] = {}
         self.pulses: dict[str, Pulse] = {}
+        self.reserved: dict[str, str] = {}
         self.former: dict[str, Former] = {}
         self.wants: dict[str, list[Want]] = {}
         self.wanted_until: dict[tuple[str, str], float | None] = {}
@@ -179,6 +181,8 @@ class Books:
         if row.previous is not None and row.previous in self.environments:
             self.successors[row.previous] = row.id
         self.environments[row.id] = row
+        if row.kind == "server" and row.server is not None:
+            self.reserved[row.server] = row.id
         self.touch(row.id)
 
     def remember(self, environment: str, former: Former) -> None:
@@ -198,6 +202,8 @@ class Books:
         if row.pid is not None and self.by_pid.get(row.pid) == row.id:
             del self.by_pid[row.pid]
         self.changed_environments.add(row.id)
+        if row.server is not None and self.reserved.get(row.server) == row.id:
+            del self.reserved[row.server]
 
     def _set_ticket(self, row: TicketRow) -> None:
         self.tickets[row.environment] = row
@@ -241,6 +247,7 @@ class Change:
         self.pending: list[Callable[[], None]] = []
         self._moved: set[str] = set()
 
+        self._rests = Rests(self, books)
     def put_device(self, row: DeviceRow) -> None:
         """Store a device or its new capacity; the slot is the caller's."""
         self.transaction.put_device(row)
@@ -264,6 +271,7 @@ class Change:
         """Store an environment."""
         self.transaction.put_environment(row)
         self.pending.append(lambda: self.books._set_environment(row))
+        self._rests.put(row.id, row)
 
     def drop_environment(self, row: EnvironmentRow) -> None:
         """Forget an environment whose grants are gone, and its place in the queue."""
@@ -272,6 +280,7 @@ class Change:
             self.drop_ticket(ticket)
         self.transaction.drop_environment(row.id)
         self.pending.append(lambda: self.books._drop_environment(row))
+        self._rests.put(row.id, None)
 
     def put_ticket(self, row: TicketRow) -> None:
         """Store a place in the queue."""
@@ -303,23 +312,36 @@ class Change:
 
     def add_grant(self, row: GrantRow) -> None:
         """Store a new grant."""
-        self.transaction.add_grant(row)
-        self.pending.append(lambda: self.books._add(row))
+        self._move(None, row)
 
     def change_grant(self, old: GrantRow, new: GrantRow) -> None:
         """Store a changed grant on the same device."""
-        self.transaction.change_grant(old, new)
-
-        def move() -> None:
-            self.books._drop(old)
-            self.books._add(new)
-
-        self.pending.append(move)
+        self._move(old, new)
 
     def drop_grant(self, row: GrantRow) -> None:
         """Remove a grant."""
-        self.transaction.drop_grant(row)
-        self.pending.append(lambda: self.books._drop(row))
+        self._move(row, None)
+
+    def _move(self, old: GrantRow | None, new: GrantRow | None) -> None:
+        """Store what becomes of a grant; what it is taken from, a reservation, follows."""
+        (self._rests.store if self.books.reserved else self.store)(old, new)
+
+    def store(self, old: GrantRow | None, new: GrantRow | None) -> None:
+        """Store what becomes of this one grant alone."""
+        if old is None and new is not None:
+            self.transaction.add_grant(new)
+        elif old is not None and new is not None:
+            self.transaction.change_grant(old, new)
+        elif old is not None:
+            self.transaction.drop_grant(old)
+
+        def move() -> None:
+            if old is not None:
+                self.books._drop(old)
+            if new is not None:
+                self.books._add(new)
+
+        self.pending.append(move)
 
 
 def counted(row: GrantRow) -> Own:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from genv_jupyter.broker.core import Core
 
 SOMEBODY = "another user"
+A_SERVER = "a server"
 
 
 class Discretion(Configurable):
@@ -45,7 +46,8 @@ def seen(core: Core, row: EnvironmentRow, viewer: Principal | None) -> Seen:
     level = core.config.of(Discretion).others_see
     if level == "path":
         return Seen(row.user, name, row.path, True)
-    return Seen(row.user if level == "name" else SOMEBODY, None, None, False)
+    kept = A_SERVER if row.kind == "server" else None
+    return Seen(row.user if level == "name" else SOMEBODY, kept, None, False)
 
 
 def hides_users(core: Core) -> bool:

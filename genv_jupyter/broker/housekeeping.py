@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from genv_jupyter.broker import servers
 from genv_jupyter.broker.confirmations import want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.crowds import Crowds
@@ -99,11 +100,15 @@ class Housekeeper:
         books = self.core.books
         for server in list(books.servers.values()):
             if not processes.alive(server.pid, server.start):
+                servers.end_of(self.core, server.id, "its server is gone")
                 with books.change() as change:
                     change.drop_server(server)
 
     def _look(self, row: EnvironmentRow) -> None:
         core = self.core
+        if row.kind == "server":
+            servers.look(core, row)
+            return
         lives = row.pid is not None and processes.alive(row.pid, row.start)
         server = row.server is not None and row.server in core.books.servers
         late = row.deadline is not None and core.steady() > row.deadline

@@ -6,7 +6,7 @@ import uuid
 
 import msgspec
 
-from genv_jupyter.broker import failpoints, leases
+from genv_jupyter.broker import failpoints, leases, servers
 from genv_jupyter.broker.books import Books, Change, replaced
 from genv_jupyter.broker.claims import MAX_TEXT, OTHER_ID, check_uuid, short, start_of
 from genv_jupyter.broker.confirmations import started, take_in, want_again
@@ -50,10 +50,11 @@ def put_server(core: Core, principal: Principal, server: str, report: ServerRepo
         pool=_resolved(core, report.pool),
         name=short(report.name),
     )
-    if row == old:
+    if row == old and (server in core.books.reserved or report.reservation is None):
         return
     with core.books.change() as change:
         change.put_server(row)
+        servers.bind(core, change, row, report.reservation)
 
 
 def end_server(core: Core, principal: Principal, server: str) -> None:
@@ -61,6 +62,7 @@ def end_server(core: Core, principal: Principal, server: str) -> None:
     row = server_of(core, principal, server)
     for environment in _kernels_of(core, server):
         end_kernel(core, principal, server, environment.id)
+    servers.end_of(core, server, "its server has stopped")
     with core.books.change() as change:
         change.drop_server(row)
 
@@ -143,7 +145,9 @@ def end_kernel(
     """
     server_of(core, principal, server)
     row = core.books.environments.get(kernel)
-    if row is None or row.server != server or (launch is not None and launch < row.launch):
+    if row is None or row.kind == "server" or row.server != server:
+        return
+    if launch is not None and launch < row.launch:
         return
     if row.pid is not None and processes.alive(row.pid, row.start):
         with core.books.change() as change:
@@ -258,4 +262,5 @@ def _resolved(core: Core, pool: str | None) -> str | None:
 
 
 def _kernels_of(core: Core, server: str) -> list[EnvironmentRow]:
-    return [row for row in core.books.environments.values() if row.server == server]
+    rows = core.books.environments.values()
+    return [row for row in rows if row.server == server and row.kind != "server"]

@@ -11,6 +11,7 @@ import msgspec
 from traitlets.config import Configurable
 
 from genv_jupyter import queueing
+from genv_jupyter.broker import servers
 from genv_jupyter.broker.books import counted
 from genv_jupyter.broker.stays import Durations
 from genv_jupyter.broker.traits import Seconds
@@ -99,7 +100,7 @@ class Line:
     def gates(self, row: EnvironmentRow, demand: Demand) -> dict[str, Gate]:
         """Return the same for those devices only that are in the way of a request."""
         closed = self.closed_to(row, demand)
-        slots = self.core.slots_of(self.core.pool_of(row))
+        slots = servers.slots_for(self.core, row)
         own = self.core.books.own(row.id)
         free = {slot.uuid for slot in queueing.open_to(slots, closed, demand, own)}
         return {slot.uuid: closed[slot.uuid] for slot in slots if slot.uuid not in free}
@@ -127,7 +128,7 @@ class Line:
             environment=row.id,
             owner=row.owner,
             demand=self.demand_of(ticket),
-            slots=core.slots_of(core.pool_of(row)),
+            slots=servers.slots_for(core, row),
             own=core.books.own(row.id),
             waited=core.steady() - ticket.came,
             held=self.held.get(row.id, ()),
@@ -182,7 +183,7 @@ class Line:
             environment=row.id,
             owner=row.owner,
             demand=demand,
-            slots=core.slots_of(core.pool_of(row)),
+            slots=servers.slots_for(core, row),
             own=core.books.own(row.id),
             waited=0.0,
         )

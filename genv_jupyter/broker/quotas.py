@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from genv_jupyter.broker import servers
 from genv_jupyter.broker.quota_rules import QuotaRules, administers
 from genv_jupyter.broker.quota_settings import zone
 from genv_jupyter.ledger import quotas as table
@@ -64,19 +65,26 @@ class Quotas:
 
     # -- what is used ---------------------------------------------------------------------------
 
-    def use(self, owner: str, besides: str | None = None) -> Use:
-        """Return what an owner holds, all environments but one together; what drains is held."""
+    def use(
+        self, owner: str, besides: Container[str | None] = (), more: Iterable[GrantRow] = ()
+    ) -> Use:
+        """Return what an owner holds, all environments but some together; what drains is held.
+
+        What is left of a server's reservation counts too, and is no environment that works.
+        """
         books = self.core.books
         mine = [
             grant
             for environment, held in books.grants.items()
-            if environment != besides and books.environments[environment].owner == owner
+            if environment not in besides and books.environments[environment].owner == owner
             for grant in held.values()
         ]
+        mine.extend(more)
+        holders = {grant.environment for grant in mine}
         return Use(
             devices=sum(self._share(grant) for grant in mine),
             memory=sum(grant.memory for grant in mine),
-            environments=len({grant.environment for grant in mine}),
+            environments=sum(books.environments[it].kind != "server" for it in holders),
         )
 
     def _share(self, grant: GrantRow) -> int:
@@ -146,7 +154,12 @@ class Quotas:
         share = WHOLE if demand.exclusive else max(demand.fraction or 0, demand.compute or 0)
         count = demand.count
         largest = 0 if demand.exclusive else share
-        self._check(row, Use(count * share, count * (demand.memory or 0), 1, largest))
+        works = int(row.kind != "server")
+        asked = Use(count * share, count * (demand.memory or 0), works, largest)
+        kept = Use(0, 0, 0) if row.reservation is None else self._kept(row)
+        # As much of it as can be comes out of the reservation that it draws on.
+        drawn = Use(min(kept.devices, asked.devices), min(kept.memory, asked.memory), 0)
+        self._check(row, asked, drawn=drawn)
         for period in PERIODS:
             bound = self.rules.bound(period, row.owner)
             if bound.limit is None:
@@ -167,16 +180,34 @@ class Quotas:
             return
         slots = self.core.books.slots
         shares, memory, largest = 0, 0, 0
+        placed = tuple(placed)
         for part in placed:
             share = share_of(
                 part.memory, part.compute, slots[part.device].capacity, exclusive=part.exclusive
             )
             shares, memory = shares + share, memory + part.memory
             largest = max(largest, 0 if part.exclusive else share)
-        self._check(row, Use(shares, memory, 1, largest))
+        works = int(row.kind != "server")
+        self._check(row, Use(shares, memory, works, largest), placed=placed)
 
-    def _check(self, row: EnvironmentRow, asked: Use) -> None:
-        used = self.use(row.owner, besides=row.id)
+    def _kept(self, row: EnvironmentRow) -> Use:
+        """Return what an environment's reservation would keep, held the environment nothing."""
+        left = servers.left_after(self.core, row, ())
+        return Use(sum(self._share(it) for it in left), sum(it.memory for it in left), 0)
+
+    def _check(
+        self,
+        row: EnvironmentRow,
+        asked: Use,
+        *,
+        placed: Sequence[Placed] = (),
+        drawn: Use | None = None,
+    ) -> None:
+        left = servers.left_after(self.core, row, placed)
+        used = self.use(row.owner, (row.id, row.reservation), left)
+        if drawn is not None:
+            devices, memory = used.devices - drawn.devices, used.memory - drawn.memory
+            used = Use(devices, memory, used.environments)
         wanted: tuple[tuple[Quantity, int, int], ...] = (
             ("fraction", 0, asked.fraction),
             ("devices", used.devices, asked.devices),

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from genv_jupyter.broker import failpoints
+from genv_jupyter.broker import failpoints, servers
 from genv_jupyter.broker.books import Books, Change, as_wanted, counted, replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.errors import Conflict, UnknownDevice
@@ -103,6 +103,9 @@ def detach(
         Another kernel is taking over.
     """
     books = core.books
+    if row.kind == "server":
+        servers.end(core, row, reason or "it was given back")
+        return msgspec.structs.replace(row, entitled=None, request=None)
     check_leaving(core, row)
     grants = _to_take_back(core, row, device)
     if not grants:

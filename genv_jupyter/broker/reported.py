@@ -89,6 +89,7 @@ def told(
         pool=_pool_after(core, server, row, report),
         unattached=report.unattached or row.unattached,
         cuda=cuda_after(row, report.cuda),
+        reservation=_reservation_after(core, server, row),
     )
     deadline = core.steady() + core.policy.start_deadline
     if report.phase == "starting":
@@ -139,3 +140,8 @@ def _pool_after(core: Core, server: str, row: EnvironmentRow, report: KernelRepo
     """Return the pool of a kernel: its kernelspec's, else its server's, which may end before it."""
     pool = row.pool if report.pool is None else report.pool
     return core.books.servers[server].pool if pool is None else pool
+
+
+def _reservation_after(core: Core, server: str, row: EnvironmentRow) -> str | None:
+    """Return the reservation that a kernel draws on: one that holds something keeps to its own."""
+    return row.reservation if core.books.grants.get(row.id) else core.books.reserved.get(server)

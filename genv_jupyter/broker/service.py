@@ -10,7 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from genv_jupyter.broker import fence, kernels, leaving, release, smi, views, wants
+from genv_jupyter.broker import (
+    fence,
+    kernels,
+    leaving,
+    release,
+    reserving,
+    smi,
+    views,
+    wants,
+)
 from genv_jupyter.broker.asking import Asking
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.config import BrokerConfig
@@ -52,6 +61,7 @@ from genv_jupyter.model import (
 from genv_jupyter.policy import Policy
 from genv_jupyter.quotas import QuotaLimits
 
+from genv_jupyter.reserving import NewReservation
 
 class Broker(Outlook):
     """Decides who gets which device, and keeps the ledger.
@@ -175,6 +185,11 @@ class Broker(Outlook):
         request: Request,
         *,
         cuda: Cuda = "unknown",
+    def reserve(self, principal: Principal, new: NewReservation) -> Environment:
+        """Reserve devices for a Jupyter server before it starts, on behalf of its owner."""
+        with self.lock:
+            return self._view(principal, reserving.reserve(self.core, principal, new))
+
         restart: bool = False,
         peer_pid: int | None = None,
     ) -> Environment:

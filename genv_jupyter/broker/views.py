@@ -160,7 +160,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         cuda=row.cuda,
         reason=_loss(core, grants) or row.reason or _weakness(core, grants),
         pid=row.pid if mine else None,
-        environ=environ_for(core, row) if mine else None,
+        environ=environ_for(core, row) if mine and row.kind != "server" else None,
         processes=tuple(core.processes.get(row.id, ())) if mine else None,
         ended=core.deaths.of(row.id) if mine else None,
     )
@@ -228,6 +228,8 @@ def _environment_state(
     if row.state == "held":
         return "held"
     if waits and row.state != "reserved":
+    if row.kind == "server" and row.entitled is not None:
+        return row.state  # whatever its kernels have drawn
         return "waiting"
     if row.state == "reserved" and (grants or row.previous):
         return "reserved"

@@ -35,8 +35,8 @@ from genv_jupyter.isolation import caps, inherited, live
 from genv_jupyter.kernel import project, waiting, words
 from genv_jupyter.model import (
     Environment,
-    EnvironmentKind,
     EnvironmentPatch,
+    LaunchKind,
     NewEnvironment,
     Request,
 )
@@ -47,7 +47,7 @@ _FILE = re.compile(r"\w[\w-]*[./][\w./-]*|[./][\w./-]+")
 class Launch(Struct, kw_only=True):
     """One program on its way: what it is, and what it asks for."""
 
-    kind: EnvironmentKind
+    kind: LaunchKind
     program: Sequence[str]
     request: Request
     quiet: bool
@@ -101,7 +101,7 @@ def _name_of(program: Sequence[str]) -> str:
     return " ".join(words_)
 
 
-def _start(kind: EnvironmentKind, program: Sequence[str], name: str, asked: dict[str, Any]) -> None:
+def _start(kind: LaunchKind, program: Sequence[str], name: str, asked: dict[str, Any]) -> None:
     save, quiet = asked.pop("save"), asked.pop("quiet")
     check_program(program[0])
     try:

@@ -21,8 +21,8 @@ from genv_jupyter.model import (
     Cuda,
     Device,
     Environment,
-    EnvironmentKind,
     EnvironmentPatch,
+    LaunchKind,
     NewEnvironment,
     Request,
 )
@@ -88,7 +88,7 @@ class Session:
         """Return the environment of this process, telling the broker of the process if needed."""
         found = self.environment()
         if found is None:
-            kind: EnvironmentKind = "shell" if self.terminal else "kernel"
+            kind: LaunchKind = "shell" if self.terminal else "kernel"
             new = NewEnvironment(kind=kind, pid=os.getpid(), name=self._name(), pool=self.pool)
             found = self.client.create(new)
             self._pid, self._id = os.getpid(), found.id

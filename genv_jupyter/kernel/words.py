@@ -122,7 +122,7 @@ def free(device: Device) -> str:
 
 def label(environment: Environment) -> str:
     """Return what people call an environment."""
-    kinds = {"kernel": "kernel", "shell": "terminal", "command": "command"}
+    kinds = {"kernel": "kernel", "shell": "terminal", "command": "command", "server": "server"}
     return environment.name or f"a {kinds[environment.kind]}"
 
 

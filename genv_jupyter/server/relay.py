@@ -22,6 +22,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.api.connection import EventStream
 from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.model import Event, ServerReport
+from genv_jupyter.reserving import RESERVATION
 from genv_jupyter.server.workers import Workers
 
 T = TypeVar("T")
@@ -163,6 +164,7 @@ class Link:
             pool=self.pool,
             name=os.environ.get("JUPYTERHUB_USER"),
             watched=self.watched,
+            reservation=os.environ.get(RESERVATION),
         )
         client.register_server(self.id, report)
 

@@ -103,8 +103,10 @@ class Bench:
         child.kill()
         child.wait()
 
-    def register(self, pool: str | None = None) -> None:
-        report = ServerReport(pid=self.server_process.pid, version="0.1.0", pool=pool)
+    def register(self, pool: str | None = None, reservation: str | None = None) -> None:
+        report = ServerReport(
+            pid=self.server_process.pid, version="0.1.0", pool=pool, reservation=reservation
+        )
         self.broker.put_server(self.me, self.server, report)
 
     def starting(self, kernel: str | None = None, **fields: object) -> str:

@@ -29,6 +29,7 @@ from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import Conflict, CudaInitialized, GpuError, NoCapacity, UnknownDevice
 from genv_jupyter.isolation.environ import MARKER
 from genv_jupyter.model import Request
+from genv_jupyter.reserving import NewReservation
 from tests.unit.brokers import GIB
 from tests.unit.world import POLICY, World
 
@@ -78,6 +79,10 @@ class Life(World, RuleBasedStateMachine):
     @invariant()
     def what_is_used_is_counted(self) -> None:
         self.check_counted()
+
+    @invariant()
+    def what_is_reserved_for_servers_is_kept(self) -> None:
+        self.check_reserved()
 
     @invariant()
     def places_in_the_queue_are_in_order(self) -> None:
@@ -146,7 +151,8 @@ class Life(World, RuleBasedStateMachine):
         for _ in range(3):  # an heir is looked at after the kernel whose grants it was to have
             self.bench.tick()
         self.kernels, self.handovers = [], []
-        assert not self.bench.broker.books.environments
+        left = self.bench.broker.books.environments.values()
+        assert all(row.kind == "server" and row.state == "reserved" for row in left)
         self.bench.server = self.new_id(order)
         self.bench.server_process = self.bench.process()
         self.bench.register()
@@ -172,6 +178,37 @@ class Life(World, RuleBasedStateMachine):
         self.forget(gone)
         if not succeeded or not own:
             assert self.granted(stays) == kept
+
+    # -- reservations for servers -----------------------------------------------------------
+
+    @rule(request=requests, order=st.integers(0, 3), told=st.booleans())
+    def server_started_anew_with_a_reservation(
+        self, request: Request, order: int, told: bool
+    ) -> None:
+        """Kernels of the server before it live on; it may not be told of what is reserved."""
+        before = self.everything()
+        try:
+            made = self.bench.broker.reserve(
+                self.bench.me, NewReservation(user=self.bench.me.name, request=request)
+            )
+        except GpuError as error:
+            assert 400 <= error.status < 500
+            assert self.everything() == before
+            return
+        self.move_to_a_new_server(order, made.id if told else None)
+
+    @rule(request=requests, late=st.booleans())
+    def server_started_and_drew_on_its_reservation(self, request: Request, late: bool) -> None:
+        self.server_started_anew_with_a_reservation(request, 0, told=True)
+        self.kernel_started(0)
+        self.attach(len(self.kernels) - 1, request, "process", restart=False, late=late)
+
+    @rule()
+    def reservation_was_given_back(self) -> None:
+        for row in list(self.bench.broker.books.environments.values()):
+            if row.kind == "server":
+                self.bench.broker.detach(self.bench.me, row.id)
+                assert row.id not in self.bench.broker.books.environments
 
     # -- attach and detach ------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 from genv_jupyter.broker.books import Books
+from genv_jupyter.broker.rests import entitled
 from genv_jupyter.devices.simulated import SimulatedDevice
 from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import UnknownProcess
@@ -196,13 +197,24 @@ class World:
             else:
                 bench.broker.put_kernel(bench.me, bench.server, word.kernel, word.report)
 
+    def move_to_a_new_server(self, order: int, reservation: str | None) -> None:
+        """Another server adopts all kernels; what it was told of is reserved for it."""
+        bench = self.bench
+        bench.end(bench.server_process)
+        bench.tick()
+        bench.server, bench.server_process = self.new_id(order), bench.process()
+        bench.register(reservation=reservation)
+        for kernel in self.kernels:
+            self.bench.tell(kernel.id, kernel_state="idle")
+
     def crash(self) -> None:
         before, waiting = self.everything(), dict(self.bench.broker.books.tickets)
+        kept = {row for row, grant in before.items() if self.is_reserved(grant)}
         self.bench.reopen()
         assert self.bench.broker.books.tickets == waiting, "nobody loses their place"
-        assert {row: g for row, g in before.items() if g.state != "reserved"}.keys() == (
-            self.everything().keys()
-        ), "what was answered is there"
+        answered = {row for row, g in before.items() if g.state != "reserved"} - kept
+        there = {row for row, g in self.everything().items() if not self.is_reserved(g)}
+        assert answered == there, "what was answered is there"
         for kernel in self.kernels:  # the server tells all, and applies what is missing
             environment = self.bench.tell(kernel.id, kernel_state="idle")
             if environment.applied == "pending":
@@ -245,6 +257,10 @@ class World:
             for row in rows.values()
         }
 
+    def is_reserved(self, grant: GrantRow) -> bool:
+        """Say whether a grant is what is left of a server's reservation."""
+        return self.bench.broker.books.environments[grant.environment].kind == "server"
+
     # -- what must hold ---------------------------------------------------------------------
 
     def check_devices(self) -> None:
@@ -262,6 +278,37 @@ class World:
                 assert grant.counted_memory >= grant.memory > 0
                 assert grant.state in ("granted", "draining"), "no reservation is left"
 
+    def check_reserved(self) -> None:
+        """What a server has reserved is what its kernels hold, and what is left of it."""
+        books = self.bench.broker.books
+        for row in books.environments.values():
+            if row.kind != "server":
+                assert row.entitled is None
+                continue
+            parts = entitled(row)
+            left = books.grants.get(row.id, {})
+            assert left.keys() <= parts.keys()
+            for device, part in parts.items():
+                drawn = [
+                    grant
+                    for grant in books.on_device[device].values()
+                    if books.environments[grant.environment].reservation == row.id
+                ]
+                rest = left.get(device)
+                memory = sum(grant.counted_memory for grant in drawn)
+                whole = any(grant.counted_exclusive for grant in drawn)
+                if rest is None:
+                    assert whole or memory >= part.memory or memory >= books.slots[device].capacity
+                elif not drawn:
+                    assert rest.exclusive == part.exclusive
+                    assert rest.memory == part.memory or part.exclusive
+                else:
+                    assert not rest.exclusive
+                    assert rest.memory + memory == part.memory or part.exclusive
+                if part.exclusive and books.slots[device].health != "lost":
+                    strangers = {*books.on_device[device].values()} - {*drawn, rest}
+                    assert not strangers, "a whole device is the server's alone"
+
     def check_ledger(self) -> None:
         """Memory is what a start would load, and the counters are the sums of the rows."""
         books = self.bench.broker.books
@@ -269,7 +316,7 @@ class World:
         assert counters(books.ledger) == sums(state)
         fresh = Books(mock.Mock(load=lambda: state))
         fresh.load()
-        for name in ("servers", "environments", "grants", "tickets", "by_pid", "successors"):
+        for name in ("servers", "environments", "grants", "tickets", "by_pid", "successors", "reserved"):
             assert getattr(books, name) == getattr(fresh, name), name
         for name, slot in fresh.slots.items():
             loaded = (slot.granted, slot.exclusive, slot.shared, slot.compute, slot.owners)
@@ -299,8 +346,9 @@ class World:
                 continue
             [device] = [d for d in self.bench.source.devices if d.uuid == grant.device]
             needed = {kernel.id: grant.counted_memory}
+            mine = books.environments[kernel.id].reservation
             for other in books.on_device[grant.device].values():
-                if other is not grant:
+                if other is not grant and other.environment != mine:  # its own is in nobody's use
                     needed[other.environment] = other.counted_memory
             for process in self.uses.get(grant.device, ()):
                 owner = self.owner_of(process.pid)

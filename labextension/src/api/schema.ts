@@ -73,6 +73,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/reservations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Devices for a Jupyter server that is about to start, on behalf of its owner: for administrators (sockets only) */
+        post: operations["reserve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/environments/{id}": {
         parameters: {
             query?: never;
@@ -648,7 +665,7 @@ export interface components {
             previous: string | null;
             user: string;
             /** @enum {unknown} */
-            kind: "command" | "kernel" | "shell";
+            kind: "command" | "kernel" | "server" | "shell";
             name: string | null;
             path: string | null;
             server: string | null;
@@ -783,6 +800,28 @@ export interface components {
          */
         EnvironmentPatch: {
             /** @default null */
+        /**
+         * NewReservation
+         * @description Body of ``POST reservations``: devices for a Jupyter server that is about to start.
+         *
+         *     ``user`` is the name of its owner: of an account of the host (``realm`` is ``local``), or of a
+         *     JupyterHub (``hub``); left out, what the caller is. ``groups`` are the owner's, as the Hub has
+         *     them. ``server`` names the server where the owner may have several; of each there is one
+         *     reservation, and a new one stands in place of it. The server must register ``within`` that time
+         *     (seconds or "5m"), or what was reserved is free again.
+         */
+        NewReservation: {
+            user: string;
+            request: components["schemas"]["Request"];
+            /** @default  */
+            server?: string;
+            /** @default null */
+            realm?: ("hub" | "local") | null;
+            /** @default null */
+            groups?: string[] | null;
+            /** @default 300 */
+            within?: number | string;
+        };
             name?: string | null;
             /** @default null */
             duration?: number | string | null;
@@ -1253,6 +1292,7 @@ export interface components {
             /** @default null */
             name?: string | null;
             /** @default true */
+         *     `reservation` is what was reserved for it before it started (`GENV_JUPYTER_RESERVATION`).
             watched?: boolean;
         };
         /**
@@ -1263,6 +1303,8 @@ export interface components {
          *     `restarting` from the moment the process is to be replaced. `launch` counts the starts of
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
+            /** @default null */
+            reservation?: string | null;
          *     restart brought no process. `died` comes with `restarting`, if nobody had asked the process
          *     to end: its status, negative for a signal. Fields left out (`None`) leave what is known as it
          *     is.
@@ -1829,6 +1871,143 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+    reserve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewReservation"];
+            };
+        };
+        responses: {
+            /** @description Devices for a Jupyter server that is about to start, on behalf of its owner: for administrators (sockets only) */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Environment"];
+                };
+            };
+            /**
+             * @description `bad_request`: The request cannot be read: wrong JSON, wrong type, unknown field, not a number.
+             *     `ambiguous_device`: A UUID prefix fits more than one device.
+             */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `unauthenticated`: Nobody is behind the request that could be proven. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `quota_exceeded`: More than the caller's quota allows; `details` has what is used, left, and which rule.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `unknown_environment`: No environment of that id.
+             *     `unknown_device`: No device of that UUID, prefix or index in the caller's pool.
+             *     `unknown_user`: The host knows no user of that name.
+             */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `no_capacity`: No device has room; `details` has `reasons` per device and `holders`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `too_large`: The body of the request is larger than any real one. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `version`: Client and broker do not speak the same version of the API. */
+            426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `internal`: Base of all errors that are meant to be read by a user. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /**
+             * @description `no_driver`: There is no working NVIDIA driver; the message says what was found.
+             *     `broker_down`: The broker cannot be reached and could not be started.
+             */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `driver_timeout`: The driver did not answer in time. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
             /** @description One environment; a kernel's environment has the kernel's id */
             200: {
                 headers: {

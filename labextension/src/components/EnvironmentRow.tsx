@@ -148,7 +148,12 @@ export function kernelText(
   now: number,
   trans: TranslationBundle
 ): string {
-  const { kernel_state: state, idle_since: since, kind } = environment;
+  const { kernel_state: state, kind } = environment;
+  const since = environment.kernel_state_since ?? environment.idle_since;
+  const lasts = since !== null && now - Date.parse(since) >= MINUTE;
+  if (kind === 'server') {
+    return trans.__('reserved for its kernels');
+  }
   if (kind !== 'kernel') {
     return kind === 'command' ? trans.__('command') : trans.__('shell');
   }

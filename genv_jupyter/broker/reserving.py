@@ -1,0 +1,122 @@
+"""Reserving devices on behalf of a user before their Jupyter server starts.
+
+The owner is the user, whose quota it is on; who asks is a Hub that administers GPUs, and stands in
+the audit log.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from genv_jupyter.broker import failpoints, servers
+from genv_jupyter.broker.attach import chosen
+from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.quota_rules import administers
+from genv_jupyter.broker.release import FRESH
+from genv_jupyter.broker.rests import granted, written
+from genv_jupyter.demand import demand_of
+from genv_jupyter.errors import BadRequest, OutOfRange
+from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.model import Principal
+from genv_jupyter.reserving import NewReservation
+from genv_jupyter.slots import Own
+from genv_jupyter.units import parse_duration
+
+LONGEST_NAME = 255
+LONGEST = 3600
+"""Seconds within which a server has to register, at most."""
+
+
+def reserve(core: Core, principal: Principal, new: NewReservation) -> EnvironmentRow:
+    """Reserve devices for a server that is about to start.
+
+    Raises
+    ------
+    Forbidden
+        The caller is no administrator.
+    GpuError
+        It is refused, as an attach of the owner's would be; an earlier reservation stands.
+    """
+    administers(core, principal)
+    _check(new)
+    owner = _owner(core, principal, new)
+    demand = demand_of(new.request)
+    row = EnvironmentRow(
+        id=str(uuid.uuid4()),
+        owner=owner.key,
+        user=owner.name,
+        kind="server",
+        launch=1,
+        name=f"server {new.server}".strip(),
+        request=msgspec.json.encode(new.request).decode(),
+        unattached="all",
+        state="reserved",
+        cuda="not_initialized",
+        deadline=core.steady() + _within(new),
+        created=core.clock(),
+    )
+    before = _same(core, row)
+    # As if it drew on the one in whose place it comes: that is no use of somebody else's.
+    asker = msgspec.structs.replace(row, reservation=None if before is None else before.id)
+    core.refresh(FRESH)
+    slots = servers.slots_for(core, asker)
+    core.quotas.admit(asker, demand)
+    placed = chosen(core, asker, demand, slots)
+    core.quotas.confirm(asker, placed)
+    row = msgspec.structs.replace(row, entitled=written(placed))
+    with core.books.change() as change:
+        if before is not None:
+            servers.drop(core, change, before)
+        change.put_environment(row)
+        for part in placed:
+            whole = Own(part.memory, part.compute, part.exclusive)
+            change.add_grant(granted(core.books.next_grant(), row, part.device, whole))
+        failpoints.reach("inside_server_reserve")
+    failpoints.reach("after_server_reserve")
+    core.record("Reserved", row, reason=f"by {principal.key}")
+    return row
+
+
+def _owner(core: Core, principal: Principal, new: NewReservation) -> Principal:
+    if core.kind == "user":
+        return principal  # there is nobody else
+    realm = new.realm or principal.realm
+    if realm == "local":
+        return core.identities.named(new.user)
+    return Principal(realm="hub", id=new.user, name=new.user, groups=new.groups or ())
+
+
+def _check(new: NewReservation) -> None:
+    if not 0 < len(new.user) <= LONGEST_NAME or len(new.server) > LONGEST_NAME:
+        raise BadRequest(
+            "A reservation needs the name of a user.",
+            hint=f"Names have at most {LONGEST_NAME} characters.",
+        )
+    request = new.request
+    for name, value in (("wait", request.wait), ("duration", request.duration)):
+        if value is not None:
+            raise BadRequest(
+                f"A reservation for a server has no {name}.",
+                hint="It is there or not, and lasts as long as the server.",
+            )
+
+
+def _within(new: NewReservation) -> int:
+    seconds = parse_duration(new.within)
+    if not 1 <= seconds <= LONGEST:
+        raise OutOfRange(
+            "A server has to register within a second to an hour.",
+            hint="Say how long a start may take: the Hub's start_timeout.",
+        )
+    return seconds
+
+
+def _same(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
+    """Return the reservation that there is for the same server."""
+    for other in core.books.environments.values():
+        same = (other.owner, other.name) == (row.owner, row.name)
+        if other.kind == "server" and same:
+            return other
+    return None
