@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from genv_jupyter import __version__
-from genv_jupyter.api import rendezvous
+from genv_jupyter.api import rendezvous, tokens
 from genv_jupyter.api.connection import (
     BROKEN,
     Connection,
@@ -23,7 +23,7 @@ from genv_jupyter.api.connection import (
     refusal,
     unreachable,
 )
-from genv_jupyter.errors import BrokerDown, GpuError
+from genv_jupyter.errors import BrokerDown, GpuError, Unauthenticated
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
     AuditEntry,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from genv_jupyter.reserving import NewReservation
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Stream)
 Query = Mapping[str, str | None]
 TURN_SILENCE = 20.0
 """Seconds: a broker tells those who wait every five seconds how they stand."""
@@ -228,11 +229,11 @@ class Client:
         """Return who asked for what, the newest first: for administrators of a host."""
         return self._get("audit", list[AuditEntry], {"search": search, "limit": _text(limit)})
 
-    def quota(self, user: str | None = None) -> QuotaView:
     def reserve(self, new: NewReservation) -> Environment:
         """Reserve devices for a Jupyter server before it starts: for administrators."""
         return self._send("POST", "reservations", new, Environment)
 
+    def quota(self, user: str | None = None) -> QuotaView:
         """Return what the caller may have, or (administrators) somebody else."""
         from genv_jupyter.quotas import QuotaView
 
@@ -316,13 +317,9 @@ class Client:
 
     def events(self, *, since: int | None = None, server: str | None = None) -> EventStream:
         """Open the event stream: a snapshot, then changes. Close it when done."""
-        try:
-            sock = self._connect()
-        except OSError as error:
-            raise unreachable(error) from error
         pairs = {"since": None if since is None else str(since), "server": server}
         query = urlencode({key: value for key, value in pairs.items() if value is not None})
-        return EventStream(sock, "GET", f"/v1/events?{query}")
+        return self._open(EventStream, "GET", f"/v1/events?{query}")
 
     def turn(
         self, environment: str, *, timeout: float | None = None, since: datetime | None = None
@@ -332,17 +329,13 @@ class Client:
         The turn, or the place in line, lasts until the stream is closed or this process ends.
         ``genv_jupyter.turn`` is what programs use.
         """
-        try:
-            sock = self._connect()
-        except OSError as error:
-            raise unreachable(error) from error
         pairs = {
             "timeout": None if timeout is None else str(max(1, round(timeout))),
             "since": None if since is None else since.isoformat(),
         }
         query = urlencode({key: value for key, value in pairs.items() if value is not None})
         target = f"/v1/{_path('environments', environment, 'turn')}?{query}"
-        return Stream(sock, "POST", target, TURN_SILENCE)
+        return self._open(Stream, "POST", target, TURN_SILENCE)
 
     def close(self) -> None:
         """Close the connection of the calling thread."""
@@ -358,14 +351,32 @@ class Client:
         # After a fork the child must not speak on its parent's connection.
         if fresh or connection is None or connection.owner != os.getpid():
             self.close()
-            connection = self._local.connection = Connection(self._connect())
+            connection = self._local.connection = Connection(self._connect(), tokens.known())
         try:
             answer = connection.exchange(method, target, body)
         except BaseException:  # Ctrl-C: the answer to this call would be taken for that to the next
             self.close()
             raise
+        if (
+            answer.status == 401
+            and connection.token is None
+            and tokens.asked(refusal(answer.body, 401))
+        ):
+            return self._exchange(method, target, body, fresh=True)
         self._heed(answer.server)
         return answer.status, answer.body
+
+    def _open(self, kind: type[S], method: str, target: str, silence: float | None = None) -> S:
+        """Open a stream, with a token where one is asked for."""
+        token = tokens.known()
+        try:
+            return kind(self._connect(), method, target, silence, token)
+        except OSError as error:
+            raise unreachable(error) from error
+        except Unauthenticated as error:
+            if token is not None or not tokens.asked(error):
+                raise
+        return self._open(kind, method, target, silence)
 
     def _heed(self, server: str) -> None:
         """Have an older broker replaced, once: only a newer version replaces an older one."""

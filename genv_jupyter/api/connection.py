@@ -36,10 +36,17 @@ class Answer(NamedTuple):
 
 
 class Connection:
-    """A connection for one call after the other."""
+    """A connection for one call after the other.
 
-    def __init__(self, sock: socket.socket) -> None:
+    Parameters
+    ----------
+    token
+        What proves who we are, where the broker asks for that.
+    """
+
+    def __init__(self, sock: socket.socket, token: str | None = None) -> None:
         self.sock = sock
+        self.token = token
         self.owner = os.getpid()
 
     def exchange(self, method: str, target: str, body: bytes | None) -> Answer:
@@ -54,11 +61,15 @@ class Connection:
             raise http.client.InvalidURL(f"{target[:64]!r} is no path of the broker")
         head = (
             f"{method} {target} HTTP/1.1\r\nHost: broker\r\n"
-            f"Genv-Jupyter-Version: {__version__}\r\nContent-Length: {len(body or b'')}\r\n\r\n"
+            f"Genv-Jupyter-Version: {__version__}\r\n{self._authorization()}"
+            f"Content-Length: {len(body or b'')}\r\n\r\n"
         )
         with contextlib.suppress(BrokenPipeError):  # one refused at the door has its answer there
             self.sock.sendall(head.encode("ascii") + (body or b""))
         return self._answer()
+
+    def _authorization(self) -> str:
+        return "" if self.token is None else f"Authorization: token {self.token}\r\n"
 
     def _answer(self) -> Answer:
         data = bytearray()
@@ -108,14 +119,24 @@ class Stream:
     ----------
     silence
         Seconds after which a broker that says nothing is taken for dead; ``None``: it may.
+    token
+        What proves who we are, where the broker asks for that.
     """
 
     def __init__(
-        self, sock: socket.socket, method: str, target: str, silence: float | None = None
+        self,
+        sock: socket.socket,
+        method: str,
+        target: str,
+        silence: float | None = None,
+        token: str | None = None,
     ) -> None:
         self._connection = _StreamConnection(sock)
+        headers = {"Genv-Jupyter-Version": __version__}
+        if token is not None:
+            headers["Authorization"] = f"token {token}"
         try:
-            self._connection.request(method, target, headers={"Genv-Jupyter-Version": __version__})
+            self._connection.request(method, target, headers=headers)
             self._response = self._connection.getresponse()
             if self._response.status >= 400:
                 raise refusal(self._response.read(), self._response.status)

@@ -55,13 +55,18 @@ class Connection:
         The connection ends with the present answer.
     caller
         What a door has found out of the other end.
+    challenge
+        How callers can prove who they are: told to those who could not.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Any = None
+    ) -> None:
         self.socket: socket.socket = writer.get_extra_info("socket")
         self.busy = False
         self.last = False
-        self.caller: Any = None
+        self.caller = caller
+        self.challenge = b""
         self._reader = reader
         self._writer = writer
         self._watch: asyncio.Task[bytes] | None = None
@@ -93,6 +98,8 @@ class Connection:
     def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         """Write a whole answer."""
         close = b"Connection: close\r\n" if self.last else b""
+        if status == 401 and self.challenge:
+            close += b"WWW-Authenticate: %b\r\n" % self.challenge
         head = _head(status, kind)
         self._writer.write(b"%b%bContent-Length: %d\r\n\r\n%b" % (head, close, len(body), body))
 
@@ -144,6 +151,11 @@ class Connection:
                 while await self._reader.read(MAX_BODY):
                     pass
 
+    def drop(self) -> None:
+        """End the connection now, whatever is going on on it."""
+        self.last = True
+        self._writer.transport.abort()
+
     def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
@@ -163,10 +175,15 @@ class Server:
         self.handle = handle
         self._open: dict[asyncio.Task[None], Connection] = {}
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection until it ends: what ``asyncio.start_server`` calls."""
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Any = None
+    ) -> None:
+        """Serve a connection until it ends: what ``asyncio.start_server`` calls.
+
+        ``caller`` is what is known of the other end before it has said anything.
+        """
         task: Any = asyncio.current_task()
-        connection = self._open[task] = Connection(reader, writer)
+        connection = self._open[task] = Connection(reader, writer, caller)
         try:
             while not connection.last:
                 request = await connection.read()

@@ -39,6 +39,9 @@ _SCRUBBED = re.compile(r"(CUDA|GENV|NVIDIA_VISIBLE)_?.*|NVML_.*|LD_PRELOAD|LD_AU
 HOST_SOCKET = "/run/genv-jupyter/broker.sock"
 """Where the daemon of a host listens; ``GENV_JUPYTER_HOST_SOCKET`` names another path."""
 
+HUB_SOCKET = "/run/genv-jupyter/hub/hub.sock"
+"""Where it listens for users of a JupyterHub; containers have no more of it than this directory."""
+
 _DOCTOR = "`jupyter gpu doctor` says more."
 
 
@@ -75,7 +78,7 @@ def host_socket() -> str | None:
     chosen = os.environ.get("GENV_JUPYTER_HOST_SOCKET")
     if chosen is not None:
         return chosen or None
-    return HOST_SOCKET if os.path.lexists(HOST_SOCKET) else None
+    return next((path for path in (HOST_SOCKET, HUB_SOCKET) if os.path.lexists(path)), None)
 
 
 def connect(timeout: float = 5.0) -> socket.socket:

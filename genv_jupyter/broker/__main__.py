@@ -26,6 +26,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--config", type=Path, help="a host's configuration: file or directory")
     parser.add_argument("--socket", help="where a host's broker listens")
+    parser.add_argument("--hub-socket", help="where it listens for users of a JupyterHub")
     parser.add_argument("--state", type=Path, help="where a host's broker keeps its ledger")
     return parser.parse_args()
 
@@ -46,6 +47,7 @@ def _main(options: argparse.Namespace) -> int:
         return host.main(
             config=options.config,
             path=options.socket or host.HOST_SOCKET,
+            hub_path=options.hub_socket,
             state=options.state or Path(os.environ.get("STATE_DIRECTORY") or host.STATE),
         )
     # Whoever started it may live for months, or end in a second: neither may have to wait for it.

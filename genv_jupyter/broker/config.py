@@ -26,6 +26,7 @@ from traitlets.config import Config, Configurable
 from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
 from genv_jupyter.broker.discretion import Discretion
+from genv_jupyter.broker.hub_identity import HubAccess
 from genv_jupyter.broker.identity import Access
 from genv_jupyter.broker.leases import Leases
 from genv_jupyter.broker.leftovers import LeftoverSettings
@@ -118,6 +119,7 @@ class PolicySettings(Configurable):
 CLASSES: tuple[type[Configurable], ...] = (
     PolicySettings,
     Access,
+    HubAccess,
     Discretion,
     Leases,
     MpsDaemons,

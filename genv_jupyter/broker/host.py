@@ -30,8 +30,10 @@ from genv_jupyter.broker import audit, directories, systemd
 from genv_jupyter.broker.compute_modes import ComputeModes
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.fair import FairPool
+from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
+from genv_jupyter.broker.hub_listener import HubListener
 from genv_jupyter.broker.identity import Access
-from genv_jupyter.broker.process import Process
+from genv_jupyter.broker.process import LEAVE_SECONDS, Process
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, TooMany, Unavailable
@@ -44,6 +46,8 @@ from genv_jupyter.model import Principal
 T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
 STATE = Path("/var/lib/genv-jupyter")
+HUB_NAME = "hub"
+"""``FileDescriptorName=`` of the Hub's socket unit."""
 SPARE = 64
 """Descriptors that are kept for files and programs when everybody wants a connection."""
 
@@ -55,19 +59,28 @@ class HostProcess(Process):
     ----------
     reread
         Reads the configuration again.
+    hub
+        The listening socket for users of a JupyterHub.
     """
 
     door = HostDoor
 
     def __init__(
-        self, broker: Broker, sock: socket.socket, reread: Callable[[], BrokerConfig]
+        self,
+        broker: Broker,
+        sock: socket.socket,
+        reread: Callable[[], BrokerConfig],
+        hub: socket.socket | None = None,
     ) -> None:
         super().__init__(broker, sock, float("inf"))
         self.pool.shutdown()
         self.fair = self.pool = FairPool()
         self.reread = reread
         self.identities = broker.core.identities
-        self.connections: Counter[int] = Counter()
+        self.connections: Counter[int | str] = Counter()
+        """Of users of the host by their uid, of those of a Hub by the key of their principal."""
+        known = HubIdentities(lambda: broker.core.config.of(HubAccess), self.identities)
+        self.hub = None if hub is None else HubListener(self, hub, known)
         self.tasks: set[asyncio.Future[None]] = set()
         self._looking: set[int] = set()
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE
@@ -75,26 +88,26 @@ class HostProcess(Process):
 
     # -- what the door needs --------------------------------------------------------------------
 
-    def too_many(self, uid: int) -> TooMany | None:
+    def too_many(self, who: int | str) -> TooMany | None:
         """Say why somebody may not open another connection."""
         allowed = self.broker.core.config.of(Access).connections
-        if self.connections[uid] >= allowed:
+        if self.connections[who] >= allowed:
             return TooMany(
                 f"You have {allowed} connections to the GPU broker open already.",
                 hint="Close some: each Jupyter server and each kernel has one or two.",
             )
-        if uid != 0 and self.connections.total() >= self._most:
+        if who != 0 and self.connections.total() >= self._most:
             return TooMany(
                 "The GPU broker has all the connections open that the host allows it.",
                 hint="Try again later; an administrator can raise LimitNOFILE of genv-jupyter.",
             )
         return None
 
-    def gone(self, uid: int) -> None:
+    def gone(self, who: int | str) -> None:
         """A connection has been closed."""
-        self.connections[uid] -= 1
-        if not self.connections[uid]:
-            del self.connections[uid]
+        self.connections[who] -= 1
+        if not self.connections[who]:
+            del self.connections[who]
 
     def look_again(self, uid: int) -> None:
         """Look a user up anew, beside what is going on."""
@@ -145,9 +158,16 @@ class HostProcess(Process):
     def _opened(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if self.hub is not None:
+            self._hold(asyncio.ensure_future(self.hub.open()))
         seconds = systemd.watchdog_seconds()
         if seconds is not None:
             self._tick_watchdog(loop, seconds / 2)
+
+    async def _closing(self) -> None:
+        closing = [self.server.close(LEAVE_SECONDS)]
+        closing += [] if self.hub is None else [self.hub.close(LEAVE_SECONDS)]
+        await asyncio.gather(*closing)
 
     def _tick_watchdog(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         systemd.notify("WATCHDOG=1")
@@ -156,7 +176,10 @@ class HostProcess(Process):
     def _reload(self) -> None:
         """Read the configuration again; with a mistake in it, everything stays as it is."""
         systemd.reloading()
-        task = asyncio.ensure_future(self._take_in())
+        self._hold(asyncio.ensure_future(self._take_in()))
+
+    def _hold(self, task: asyncio.Future[None]) -> None:
+        """Keep a task while it runs: the loop alone would not."""
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -169,6 +192,8 @@ class HostProcess(Process):
             await self._take_turn("", lambda: self._say(said))
         else:
             await self._take_turn("", lambda: self._obey(config))
+            if self.hub is not None:
+                self.hub.identities.forget()
             log.info("the configuration was taken over: %s", ", ".join(map(str, config.files)))
         self.publisher.nudge()
         systemd.notify("READY=1")
@@ -189,7 +214,7 @@ class HostProcess(Process):
         self._say(None)
 
 
-def main(*, config: Path | None, path: str, state: Path) -> int:
+def main(*, config: Path | None, path: str, hub_path: str | None, state: Path) -> int:
     """Run a host daemon until it is told to leave."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     os.umask(0o077)
@@ -201,7 +226,7 @@ def main(*, config: Path | None, path: str, state: Path) -> int:
 
     try:
         settings = reread()
-        sock = systemd.handed_over() or _listen(Path(path))
+        sock, hub = _sockets(settings, Path(path), hub_path)
         broker, held = _open(state, settings, Path(path).parent)
     except GpuError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -214,13 +239,36 @@ def main(*, config: Path | None, path: str, state: Path) -> int:
     log.info("version %s, pid %d, socket %s, ledger %s", __version__, os.getpid(), path, where)
 
     async def serve() -> None:
-        process = HostProcess(broker, sock, reread)
+        process = HostProcess(broker, sock, reread, hub)
         await process.serve(ready=lambda: _ready(path))
         systemd.notify("STOPPING=1")
 
     asyncio.run(serve())
     os.close(held)
     return 0
+
+
+def _sockets(
+    settings: BrokerConfig, path: Path, hub_path: str | None
+) -> tuple[socket.socket, socket.socket | None]:
+    """Return the sockets to listen on: those of systemd, or ours; for the Hub where it is wanted.
+
+    Raises
+    ------
+    Unavailable
+        One is there without a Hub, or the other for nobody.
+    """
+    handed = systemd.handed_over()
+    hub = handed.pop(HUB_NAME, None)
+    sock = next(iter(handed.values()), None) or _listen(path)
+    if settings.of(HubAccess).api_url:
+        hub = hub or _listen(Path(hub_path) if hub_path else path.parent / "hub" / "hub.sock")
+    elif hub is not None or hub_path is not None:
+        raise Unavailable(
+            "There is a socket for a JupyterHub, and the broker is not told which.",
+            hint="Set HubAccess.api_url, such as http://127.0.0.1:8081/hub/api.",
+        )
+    return sock, hub
 
 
 def _ready(path: str) -> None:

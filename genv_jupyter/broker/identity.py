@@ -73,6 +73,8 @@ class Identities:
         self.access = access
         self.clock = clock
         self._found: dict[int, Found] = {}
+        self._groups: dict[int, tuple[str, ...]] = {}
+        self._hub: dict[str, Principal] = {}
         self._lock = threading.Lock()
 
     def known(self, uid: int) -> Principal | None:
@@ -94,35 +96,51 @@ class Identities:
         except KeyError:  # a uid without an account: it is nobody's member
             name, groups = str(uid), ()
         admin = name in access.admin_users or not {*access.admin_groups}.isdisjoint(groups)
-        made = Principal(realm="local", id=str(uid), name=name, admin=admin, groups=groups)
         with self._lock:
+            groups = tuple(sorted({*groups, *self._groups.get(uid, ())}))
+            made = Principal(realm="local", id=str(uid), name=name, admin=admin, groups=groups)
             self._found[uid] = Found(made, self.clock())
         return made
 
     def named(self, name: str) -> Principal:
-        """Return the user of that name.
+        """Return the user of that name: one of the host, or else of a Hub (``hub:NAME``).
 
         Raises
         ------
         UnknownUser
-            The host knows nobody of that name.
+            Nobody of that name is known.
         """
         try:
             uid = pwd.getpwnam(name).pw_uid
         except (KeyError, ValueError):
+            if (known := self._hub.get(name.removeprefix("hub:"))) is not None:
+                return known
             raise UnknownUser(
                 f"This host knows no user {name[:64]!r}.", hint="Say the name of an account."
             ) from None
         return self.look_up(uid)
 
     def of(self, owner: str) -> Principal:
-        """Return who owns something, by the key ``local:UID`` that is written on it."""
+        """Return who owns something, by the key that is written on it: ``local:UID``, ``hub:NAME``.
+
+        Groups of a Hub's user are known once they have called.
+        """
         realm, _, number = owner.partition(":")
         if realm != "local" or not number.isdigit():
-            return Principal(realm="hub", id=number, name=number)
+            return self._hub.get(number) or Principal(realm="hub", id=number, name=number)
         uid = int(number)
         found = None if self.stale(uid) else self.known(uid)
         return found or self.look_up(uid)
+
+    def learn(self, found: Principal) -> None:
+        """Remember a user of a Hub, as the Hub says."""
+        with self._lock:
+            self._hub[found.id] = found
+
+    def learn_groups(self, uid: int, groups: tuple[str, ...]) -> None:
+        """Add the groups that a Hub has a local user in; those of the host stay the same."""
+        with self._lock:
+            self._groups[uid] = groups
 
     def forget(self) -> None:
         """Look everybody up anew: the settings have changed."""

@@ -172,7 +172,7 @@ class Process:
         server.close()
         publishing.cancel()
         stop.set()
-        await self.server.close(LEAVE_SECONDS)
+        await self._closing()
         self.patient.shutdown(wait=True)
         self.pool.shutdown(wait=True)
         self.broker.close()
@@ -246,6 +246,10 @@ class Process:
 
     def _opened(self) -> None:
         """Begin with what comes with serving."""
+
+    async def _closing(self) -> None:
+        """End what is open, while verbs can still be answered."""
+        await self.server.close(LEAVE_SECONDS)
 
     async def _take_turn(self, who: str, verb: Callable[[], T]) -> T:
         return await self._in_pool(verb)

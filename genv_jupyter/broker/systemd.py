@@ -40,16 +40,21 @@ def watchdog_seconds() -> float | None:
     return int(microseconds) / 1e6 if wanted and microseconds.isdigit() else None
 
 
-def handed_over() -> socket.socket | None:
-    """Return the listening socket that systemd opened for this process, if it did."""
+def handed_over() -> dict[str, socket.socket]:
+    """Return the listening sockets that systemd opened for this process, by their names.
+
+    A name is the ``FileDescriptorName=`` of a socket unit, or that of the unit itself.
+    """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
-        return None
-    count = os.environ.get("LISTEN_FDS", "")
+        return {}
+    count, names = os.environ.get("LISTEN_FDS", ""), os.environ.get("LISTEN_FDNAMES", "").split(":")
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)  # it is not our children's
-    if not count.isdigit() or int(count) < 1:
-        return None
-    os.set_inheritable(FIRST_DESCRIPTOR, False)
-    sock = socket.socket(fileno=FIRST_DESCRIPTOR)
-    sock.setblocking(False)
-    return sock
+    found = {}
+    for index in range(int(count) if count.isdigit() else 0):
+        descriptor = FIRST_DESCRIPTOR + index
+        os.set_inheritable(descriptor, False)
+        sock = socket.socket(fileno=descriptor)
+        sock.setblocking(False)
+        found[names[index] if index < len(names) else ""] = sock
+    return found

@@ -20,6 +20,12 @@ import click
     help="Where to listen. [default: /run/genv-jupyter/broker.sock]",
 )
 @click.option(
+    "--hub-socket",
+    type=click.Path(),
+    help="Where to listen for users of a JupyterHub, with HubAccess.api_url. "
+    "[default: hub/hub.sock beside the other]",
+)
+@click.option(
     "--state",
     type=click.Path(),
     help="Where the ledger is kept. [default: /var/lib/genv-jupyter]",
@@ -29,6 +35,7 @@ import click
 def broker(
     config: str | None,
     socket: str | None,
+    hub_socket: str | None,
     state: str | None,
     generate_config: bool,
     check_config: bool,
@@ -45,7 +52,12 @@ def broker(
     elif check_config:
         what = "--check-config"
     command = [sys.executable, "-m", "genv_jupyter.broker", what]
-    for name, value in (("--config", config), ("--socket", socket), ("--state", state)):
+    for name, value in (
+        ("--config", config),
+        ("--socket", socket),
+        ("--hub-socket", hub_socket),
+        ("--state", state),
+    ):
         if value is not None:
             command += [name, os.path.abspath(value)]  # noqa: PTH100 (a name, and perhaps no file)
     sys.stdout.flush()

@@ -34,7 +34,12 @@ def numbers(pid: int) -> tuple[int, ...]:
     return tuple(int(number) for number in rest.partition(b"\n")[0].split())
 
 
-def ours(caller: int, uid: int, pid: int) -> int | None:
+def contained(pid: int) -> bool:
+    """Say whether a process is in a pid namespace below ours."""
+    return len(numbers(pid)) > 1
+
+
+def ours(caller: int, uid: int | None, pid: int) -> int | None:
     """Return our pid of the process that a caller knows as ``pid``.
 
     Parameters
@@ -42,7 +47,7 @@ def ours(caller: int, uid: int, pid: int) -> int | None:
     caller
         Our pid of the caller, as the kernel says it.
     uid
-        Whose process it must be.
+        Whose process it must be; ``None``: of whichever user of that namespace.
     pid
         A process in the caller's pid namespace, or in one below it.
 
@@ -61,12 +66,16 @@ def ours(caller: int, uid: int, pid: int) -> int | None:
     return None
 
 
-def _candidates(caller: int, uid: int) -> Iterator[int]:
+def _candidates(caller: int, uid: int | None) -> Iterator[int]:
     """Yield the processes of a uid; the caller, who is meant most often, is the first."""
-    if processes.uid_of(caller) == uid:
+
+    def fits(pid: int) -> bool:
+        return uid is None or processes.uid_of(pid) == uid
+
+    if fits(caller):
         yield caller
     for name in os.listdir("/proc"):  # noqa: PTH208 (thousands, at a report)
-        if name.isdecimal() and int(name) != caller and processes.uid_of(int(name)) == uid:
+        if name.isdecimal() and int(name) != caller and fits(int(name)):
             yield int(name)
 
 

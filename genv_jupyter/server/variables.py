@@ -16,7 +16,12 @@ from genv_jupyter.isolation.live import put_first
 from genv_jupyter.model import Request
 from genv_jupyter_stub import NOTICE, ON_IMPORT, UNATTACHED
 
-_PASSED_ON = ("GENV_JUPYTER_HOME", "GENV_JUPYTER_SIMULATE", "GENV_JUPYTER_SOCKET")
+_PASSED_ON = (
+    "GENV_JUPYTER_HOME",
+    "GENV_JUPYTER_SIMULATE",
+    "GENV_JUPYTER_SOCKET",
+    "GENV_JUPYTER_HOST_SOCKET",
+)
 _PER_KERNEL = (
     *(MARKER, REVISION, COMMAND, POOL, UNATTACHED, ON_IMPORT, DEFAULT_REQUEST, NOTICE),
     PROGRAMS,

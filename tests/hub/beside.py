@@ -19,7 +19,10 @@ NAMES = ("ann", "bob", "cat", "adm")
 def running(
     kind: Kind, names: Mapping[str, str], *lines: str, start: bool = True
 ) -> Iterator[tuple[Hub, Daemon]]:
-    """A running Hub and a running daemon.
+    """A running Hub and a running daemon with a socket for the Hub's users.
+
+    The servers find the daemon by the socket that suits them: that of Unix users (``local``), or
+    that of the Hub's (``simple``).
 
     Parameters
     ----------
@@ -36,8 +39,10 @@ def running(
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-hub-") as place:
         Path(place).chmod(0o755)
         hub = Hub(Path(place, "hub"), names, kind, {})
-        with pytest.MonkeyPatch.context() as patch, serving(patch, *lines) as daemon:
-            hub.environ["GENV_JUPYTER_HOST_SOCKET"] = str(daemon.socket)
+        api = f"c.HubAccess.api_url = {hub.api_url!r}"
+        with pytest.MonkeyPatch.context() as patch, serving(patch, api, *lines) as daemon:
+            found = daemon.socket if kind == "local" else daemon.hub_socket
+            hub.environ["GENV_JUPYTER_HOST_SOCKET"] = str(found)
             try:
                 if start:
                     hub.start()

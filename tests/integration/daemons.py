@@ -141,6 +141,7 @@ class Daemon:
                 (top / name).mkdir(mode=mode)
                 os.chown(top / name, user.uid, user.gid)
         self.socket = top / "run" / "broker.sock"
+        self.hub_socket = top / "run" / "hub" / "hub.sock"
         self.state = top / "state"
         self.log = top / "daemon.log"
         self.settings = top / "jupyter_genv_config.py"

@@ -1,0 +1,24 @@
+"""A JupyterHub whose servers all have one uid: the daemon knows their users by their tokens."""
+
+from __future__ import annotations
+
+from tests.hub.hubs import Hub
+from tests.integration.daemons import Daemon
+
+
+def test_servers_of_one_uid_are_different_users(simple: tuple[Hub, Daemon]) -> None:
+    hub, daemon = simple
+    servers = {name: hub.spawn(name) for name in ("ann", "bob")}
+    kernels = {name: server.start_kernel() for name, server in servers.items()}
+    for name, server in servers.items():
+        said = server.run(kernels[name], "%gpu attach 1")
+        found = server.gpu("GET", f"environments/{kernels[name]}").json
+        assert (found["user"], found["state"]) == (name, "granted"), said
+        visible = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+        assert server.run(kernels[name], visible).strip() == found["grants"][0]["device"]
+        assert server.gpu("GET", "health").json["pid"] == daemon.pid
+    refused = servers["bob"].gpu("DELETE", f"environments/{kernels['ann']}")
+    assert (refused.status, refused.json["code"]) == (403, "not_yours")
+    assert "ann" in refused.json["message"]
+    said = servers["bob"].run(servers["bob"].start_kernel(), "%gpu attach 0.5")
+    assert "ann" in said, "the refusal names who holds what"
