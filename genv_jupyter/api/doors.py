@@ -81,8 +81,8 @@ class Verbs:
         raise NotImplementedError
 
     def peer_pid(self) -> int | None:
-        """Return the caller's pid where the door can prove it."""
-        return None
+        """Return the caller's pid, as the kernel says it; 0 where the broker cannot see it."""
+        return 0
 
     def here(self, report: R) -> R:
         """Return a report with its pid as the broker has it; a door of one pid namespace as is."""

@@ -32,7 +32,8 @@ class HealthHandler(Verbs):
 class DevicesHandler(Verbs):
     async def get(self) -> None:
         server, fresh = self.get_query_argument("server", None), self.flag("fresh")
-        await self.answer(lambda: self.host.broker.devices(server, fresh=fresh))
+        viewer = self.caller
+        await self.answer(lambda: self.host.broker.devices(server, fresh=fresh, viewer=viewer))
 
 
 class DeviceHandler(Verbs):
@@ -66,8 +67,10 @@ class EnvironmentHandler(Verbs):
         )
 
     async def patch(self, environment: str) -> None:
-        body = self.body(EnvironmentPatch)
-        await self.answer(lambda: self.host.broker.patch(self.caller, environment, body))
+        body, pid = self.body(EnvironmentPatch), self.peer_pid()
+        await self.answer(
+            lambda: self.host.broker.patch(self.caller, environment, body, peer_pid=pid)
+        )
 
     async def delete(self, environment: str) -> None:
         device, cuda, pid = self.get_query_argument("device", None), self.cuda(), self.peer_pid()
@@ -172,25 +175,32 @@ class PlacementsHandler(Verbs):
 
 class ServerHandler(Verbs):
     async def put(self, server: str) -> None:
-        report = self.body(ServerReport)
+        report, pid = self.body(ServerReport), self.peer_pid()
         await self.answer(
-            lambda: self.host.broker.put_server(self.caller, server, self.here(report))
+            lambda: self.host.broker.put_server(
+                self.caller, server, self.here(report), peer_pid=pid
+            )
         )
 
     async def delete(self, server: str) -> None:
-        await self.answer(lambda: self.host.broker.end_server(self.caller, server))
+        pid = self.peer_pid()
+        await self.answer(lambda: self.host.broker.end_server(self.caller, server, peer_pid=pid))
 
 
 class KernelHandler(Verbs):
     async def put(self, server: str, kernel: str) -> None:
-        report = self.body(KernelReport)
+        report, pid = self.body(KernelReport), self.peer_pid()
         await self.answer(
-            lambda: self.host.broker.put_kernel(self.caller, server, kernel, self.here(report))
+            lambda: self.host.broker.put_kernel(
+                self.caller, server, kernel, self.here(report), peer_pid=pid
+            )
         )
 
     async def delete(self, server: str, kernel: str) -> None:
-        launch = self.number("launch", "the number of a launch")
-        await self.answer(lambda: self.host.broker.end_kernel(self.caller, server, kernel, launch))
+        launch, pid = self.number("launch", "the number of a launch"), self.peer_pid()
+        await self.answer(
+            lambda: self.host.broker.end_kernel(self.caller, server, kernel, launch, peer_pid=pid)
+        )
 
 
 class EventsHandler(Verbs):

@@ -49,7 +49,7 @@ class HostDoor(Verbs):
         return identities.known(uid) or identities.look_up(uid)
 
     def peer_pid(self) -> int | None:
-        return self._pid or None  # 0: it is in a pid namespace that we do not see
+        return self._pid  # 0: it is in a pid namespace that we do not see
 
     def here(self, report: R) -> R:
         if report.pid is None:

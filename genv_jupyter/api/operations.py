@@ -307,6 +307,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/notices/{id}",
         name="dismiss",
         summary="Do not show a notice any more; one that is gone is as good as dismissed",
+        refusals=(errors.NotYours,),
     ),
     Operation(
         method="get",

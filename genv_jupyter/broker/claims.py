@@ -1,13 +1,26 @@
-"""What callers claim in a report, checked: ids, pids, and texts of any length."""
+"""What callers claim in a report, checked: ids, pids, texts of any length, and who may say it.
+
+All processes of a user are one principal, and yet not each of them may tell what another one sees:
+a device would be free that is in use. So a door says which process calls (the ``speaker``, as the
+kernel names it), and what a kernel sees, or whether it has CUDA, is believed only of the process
+itself, of one that it has started (it may be a wrapper around the kernel), and of the Jupyter
+server that has started it. ``None`` is somebody within the broker, who is believed; 0 a process
+that the broker cannot see, which never is.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import msgspec
+from msgspec import UNSET
+
+from genv_jupyter.broker.books import Books
 from genv_jupyter.errors import BadRequest, NotYours, UnknownProcess
 from genv_jupyter.isolation import processes
-from genv_jupyter.model import Principal
+from genv_jupyter.ledger.rows import EnvironmentRow, ServerRow
+from genv_jupyter.model import Cuda, EnvironmentPatch, Principal
 
 MAX_TEXT = 4096
 OTHER_ID = "Choose another id."
@@ -34,6 +47,69 @@ def _uid_of(pid: int) -> int | None:
         return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         return None
+
+
+def check_server(row: ServerRow, speaker: int | None) -> None:
+    """Refuse what somebody else tells in the name of a Jupyter server.
+
+    Raises
+    ------
+    NotYours
+        Another process of the same user says it.
+    """
+    if speaker is not None and not _is(speaker, row.pid, row.start):
+        raise NotYours(
+            f"Only the Jupyter server itself, process {row.pid}, may tell this.",
+            hint="Start kernels through it, or use the environments' own calls.",
+        )
+
+
+def check_registration(old: ServerRow | None, pid: int, speaker: int | None) -> None:
+    """Refuse a registration of another process, or in the place of one that lives.
+
+    Raises
+    ------
+    NotYours
+        It is not the server itself that registers, or another one has that id.
+    """
+    if speaker is None:
+        return
+    if speaker != pid:
+        raise NotYours(
+            f"Process {pid} is not the one that says so.",
+            hint="A Jupyter server registers itself, under its own pid.",
+        )
+    if old is not None and old.pid != pid and processes.alive(old.pid, old.start):
+        raise NotYours("Another living server has that id.", hint=OTHER_ID)
+
+
+def speaks_for(books: Books, row: EnvironmentRow, speaker: int | None) -> bool:
+    """Say whether somebody may tell what is seen inside the process of an environment."""
+    if speaker is None:
+        return True
+    server = books.servers.get(row.server) if row.server is not None else None
+    if server is not None and _is(speaker, server.pid, server.start):
+        return True
+    return any(who == (row.pid, row.start) for who in processes.ancestors(speaker))
+
+
+def seen(cuda: Cuda, *, believed: bool) -> Cuda:
+    """Return what is taken in of CUDA: that there is some is never doubted, that there is none is.
+
+    Whoever holds a device too long harms nobody but themselves.
+    """
+    return cuda if believed or cuda == "initialized" else "unknown"
+
+
+def believed_part(body: EnvironmentPatch) -> EnvironmentPatch:
+    """Return a report of somebody who cannot know as one that is shown, and frees nothing."""
+    cuda = None if body.cuda is None else seen(body.cuda, believed=False)
+    return msgspec.structs.replace(body, cuda=cuda, revision=None, visible=UNSET)
+
+
+def _is(speaker: int, pid: int, start: int | None) -> bool:
+    """Say whether the caller is that very process: its pid may be another's by now."""
+    return speaker == pid and processes.alive(pid, start)
 
 
 def check_uuid(value: str, what: str) -> None:

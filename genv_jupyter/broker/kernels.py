@@ -6,7 +6,7 @@ import uuid
 
 import msgspec
 
-from genv_jupyter.broker import failpoints, leases, servers
+from genv_jupyter.broker import claims, failpoints, leases, servers
 from genv_jupyter.broker.books import Books, Change, replaced
 from genv_jupyter.broker.claims import MAX_TEXT, OTHER_ID, check_uuid, short, start_of
 from genv_jupyter.broker.confirmations import started, take_in, want_again
@@ -15,6 +15,7 @@ from genv_jupyter.broker.release import cuda_after, end_environment, settle
 from genv_jupyter.broker.reported import born, check_owner, late, told
 from genv_jupyter.errors import (
     BadRequest,
+    Conflict,
     NotYours,
     UnknownEnvironment,
     UnknownServer,
@@ -33,19 +34,28 @@ ENDING = "Its server has ended it; it is free when its process is gone."
 _MAX_LAUNCH = 2**63 - 1
 
 
-def put_server(core: Core, principal: Principal, server: str, report: ServerReport) -> None:
+def put_server(
+    core: Core,
+    principal: Principal,
+    server: str,
+    report: ServerReport,
+    *,
+    speaker: int | None = None,
+) -> None:
     """Register a server, or register it again."""
     check_uuid(server, "server")
     old = core.books.servers.get(server)
     if old is not None and old.owner != principal.key:
         raise NotYours("A server of that id belongs to somebody else.", hint=OTHER_ID)
+    start = start_of(principal, report.pid)
+    claims.check_registration(old, report.pid, speaker)
     core.unwatched &= core.books.servers.keys()
     (core.unwatched.discard if report.watched else core.unwatched.add)(server)
     row = ServerRow(
         id=server,
         owner=principal.key,
         pid=report.pid,
-        start=start_of(principal, report.pid),
+        start=start,
         version=report.version[:MAX_TEXT],
         pool=_resolved(core, report.pool),
         name=short(report.name),
@@ -57,9 +67,11 @@ def put_server(core: Core, principal: Principal, server: str, report: ServerRepo
         servers.bind(core, change, row, report.reservation)
 
 
-def end_server(core: Core, principal: Principal, server: str) -> None:
+def end_server(
+    core: Core, principal: Principal, server: str, *, speaker: int | None = None
+) -> None:
     """A server leaves in good order: what it started is ended."""
-    row = server_of(core, principal, server)
+    row = server_of(core, principal, server, speaker)
     for environment in _kernels_of(core, server):
         end_kernel(core, principal, server, environment.id)
     servers.end_of(core, server, "its server has stopped")
@@ -68,7 +80,13 @@ def end_server(core: Core, principal: Principal, server: str) -> None:
 
 
 def put_kernel(
-    core: Core, principal: Principal, server: str, kernel: str, report: KernelReport
+    core: Core,
+    principal: Principal,
+    server: str,
+    kernel: str,
+    report: KernelReport,
+    *,
+    speaker: int | None = None,
 ) -> EnvironmentRow:
     """Take in what a server tells of one of its kernels; its environment is made if needed.
 
@@ -79,9 +97,11 @@ def put_kernel(
     UnknownEnvironment
         It has ended, and this is no start.
     Conflict
-        Another living server has a living kernel of that id.
+        Another living server has a living kernel of that id, or its process is another kernel's.
+    NotYours
+        It is somebody else's, or another process says it.
     """
-    server_of(core, principal, server)
+    server_of(core, principal, server, speaker)
     check_uuid(kernel, "kernel")
     if report.launch is not None and not 0 <= report.launch <= _MAX_LAUNCH:
         raise BadRequest("That is no number of a launch.", hint="Say 0 to 2⁶³ - 1.")
@@ -137,13 +157,19 @@ def _feel_pulse(books: Books, kernel: str, report: KernelReport) -> None:
 
 
 def end_kernel(
-    core: Core, principal: Principal, server: str, kernel: str, launch: int | None = None
+    core: Core,
+    principal: Principal,
+    server: str,
+    kernel: str,
+    launch: int | None = None,
+    *,
+    speaker: int | None = None,
 ) -> None:
     """A kernel is gone for good; one whose process still lives is waited for.
 
     The end of an earlier ``launch`` than the present one is over already.
     """
-    server_of(core, principal, server)
+    server_of(core, principal, server, speaker)
     row = core.books.environments.get(kernel)
     if row is None or row.kind == "server" or row.server != server:
         return
@@ -185,10 +211,14 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
     return row
 
 
-def patch(core: Core, row: EnvironmentRow, body: EnvironmentPatch) -> EnvironmentRow:
+def patch(
+    core: Core, row: EnvironmentRow, body: EnvironmentPatch, *, speaker: int | None = None
+) -> EnvironmentRow:
     """Change the name, or take in what was applied inside the process."""
     if body.keep is False:
         raise BadRequest("keep is true or left out.", hint="Release what is not needed.")
+    if not claims.speaks_for(core.books, row, speaker):
+        body = claims.believed_part(body)
     if body.keep:
         core.idleness.keep(row.id, core.steady())
     if body.duration is not None:
@@ -218,20 +248,30 @@ def _settled(
     return row
 
 
-def server_of(core: Core, principal: Principal, server: str) -> ServerRow:
-    """Return a registered server of the caller."""
+def server_of(
+    core: Core, principal: Principal, server: str, speaker: int | None = None
+) -> ServerRow:
+    """Return a registered server of the caller, which must be the one that speaks."""
     row = core.books.servers.get(server)
     if row is None or row.owner != principal.key:
         raise UnknownServer("This Jupyter server is not registered.", hint="Register it again.")
     return row
 
 
+    claims.check_server(row, speaker)
 def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
         core.books.unwant(row.id, "shutdown")  # its server may not have heard of it yet
     """Return the environment that a kernel made for itself while its server could not for it."""
     known = core.books.by_pid.get(row.pid) if row.pid is not None else None
     other = core.books.environments.get(known) if known is not None else None
-    if other is None or other.id == row.id or core.books.grants.get(row.id):
+    if other is None or other.id == row.id:
+        return None
+    if other.start == row.start and other.server is not None:
+        raise Conflict(
+            f"Process {row.pid} is that of another kernel.",
+            hint="Say the pid of this kernel's own process.",
+        )
+    if core.books.grants.get(row.id):
         return None
     same = (other.owner, other.start, other.server) == (row.owner, row.start, None)
     return other if same else None

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from genv_jupyter.broker.books import Books
+from genv_jupyter.errors import NotYours
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import Principal
 from genv_jupyter.notices import Notice, NoticeAction, NoticeKind, NoticeLevel
@@ -164,9 +165,19 @@ class Noticeboard:
         ]
 
     def dismiss(self, principal: Principal, notice: str) -> None:
-        """Do not show a notice any more; one that is not there is as good as dismissed."""
+        """Do not show a notice any more; one that is not there is as good as dismissed.
+
+        Raises
+        ------
+        NotYours
+            It is told to somebody else.
+        """
         for entry in self._entries.values():
-            if entry.notice.id == notice and _may_see(entry, principal):
+            if entry.notice.id == notice:
+                if not _may_see(entry, principal):
+                    raise NotYours(
+                        "This notice is told to somebody else.", hint="Only they can dismiss it."
+                    )
                 self._changed |= not entry.dismissed
                 entry.dismissed = True
 

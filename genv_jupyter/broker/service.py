@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from genv_jupyter.broker import (
+    claims,
     fence,
     kernels,
     leaving,
@@ -205,6 +206,7 @@ class Broker(Outlook):
                 return self._view(principal, row)
 
     def detach(
+            cuda = self._seen(environment, cuda, peer_pid)
         self,
         principal: Principal,
         environment: str,
@@ -220,12 +222,20 @@ class Broker(Outlook):
             row = release.detach(self.core, row, device=device, cuda=cuda, by_process=by_process)
             return self._view(principal, row)
 
-    def patch(self, principal: Principal, environment: str, body: EnvironmentPatch) -> Environment:
+    def patch(
+        self,
+        principal: Principal,
+        environment: str,
+        body: EnvironmentPatch,
+        *,
+        peer_pid: int | None = None,
+    ) -> Environment:
         """Change the name, or take in what was applied inside the process."""
         with self.lock:
             row = self.core.environment(principal, environment)
+            cuda = self._seen(environment, cuda, peer_pid)
             came = self.queue.came(row)
-            row = kernels.patch(self.core, row, body)
+            row = kernels.patch(self.core, row, body, speaker=peer_pid)
             if came:
                 self.core.board.withdraw(row, "queue")
             return self._view(principal, row)
@@ -262,30 +272,49 @@ class Broker(Outlook):
 
     # -- what servers tell ----------------------------------------------------------------------
 
-    def put_server(self, principal: Principal, server: str, report: ServerReport) -> None:
+    def put_server(
+        self,
+        principal: Principal,
+        server: str,
+        report: ServerReport,
+        *,
+        peer_pid: int | None = None,
+    ) -> None:
         """Register a Jupyter server."""
         with self.lock:
-            kernels.put_server(self.core, principal, server, report)
+            kernels.put_server(self.core, principal, server, report, speaker=peer_pid)
 
-    def end_server(self, principal: Principal, server: str) -> None:
+    def end_server(self, principal: Principal, server: str, *, peer_pid: int | None = None) -> None:
         """A server leaves, its kernels with it."""
         with self.lock:
-            kernels.end_server(self.core, principal, server)
+            kernels.end_server(self.core, principal, server, speaker=peer_pid)
 
     def put_kernel(
-        self, principal: Principal, server: str, kernel: str, report: KernelReport
+        self,
+        principal: Principal,
+        server: str,
+        kernel: str,
+        report: KernelReport,
+        *,
+        peer_pid: int | None = None,
     ) -> Environment:
         """Take in what a server tells of a kernel."""
         with self.lock:
-            row = kernels.put_kernel(self.core, principal, server, kernel, report)
+            row = kernels.put_kernel(self.core, principal, server, kernel, report, speaker=peer_pid)
             return self._view(principal, row)
 
     def end_kernel(
-        self, principal: Principal, server: str, kernel: str, launch: int | None = None
+        self,
+        principal: Principal,
+        server: str,
+        kernel: str,
+        launch: int | None = None,
+        *,
+        peer_pid: int | None = None,
     ) -> None:
         """A kernel is gone for good; with ``launch``, unless it has been started again since."""
         with self.lock:
-            kernels.end_kernel(self.core, principal, server, kernel, launch)
+            kernels.end_kernel(self.core, principal, server, kernel, launch, speaker=peer_pid)
 
     # -- by itself ------------------------------------------------------------------------------
 
@@ -332,6 +361,13 @@ class Broker(Outlook):
     def _record(
         self,
         event: str,
+    def _seen(self, environment: str, cuda: Cuda, speaker: int | None) -> Cuda:
+        """Return what is taken in of what somebody says of CUDA in a process."""
+        with self.lock:
+            row = self.books.environments.get(environment)
+            known = row is not None and claims.speaks_for(self.books, row, speaker)
+            return claims.seen(cuda, believed=known)
+
         row: EnvironmentRow,
         *,
         device: str | None = None,

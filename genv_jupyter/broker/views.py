@@ -158,7 +158,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         created=datetime.fromtimestamp(row.created, UTC),
         expires=leases.shown(core, row),
         cuda=row.cuda,
-        reason=_loss(core, grants) or row.reason or _weakness(core, grants),
+        reason=(_loss(core, grants) or row.reason or _weakness(core, grants)) if mine else None,
         pid=row.pid if mine else None,
         environ=environ_for(core, row) if mine and row.kind != "server" else None,
         processes=tuple(core.processes.get(row.id, ())) if mine else None,

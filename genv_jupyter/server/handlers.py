@@ -13,10 +13,13 @@ from urllib.parse import quote
 import msgspec
 from jupyter_server.base.handlers import JupyterHandler
 
-from genv_jupyter.errors import Unknown
+from genv_jupyter.errors import Forbidden, Unknown
 from genv_jupyter.model import Environment
 from genv_jupyter.server.door import ROUTES_HINT, Door, allowed
 from genv_jupyter.server.stream import EventsHandler
+
+_OF_THE_PROCESS = frozenset({"applied", "cuda", "revision", "visible"})
+"""What ``PATCH environments`` takes in from whoever has looked into the process."""
 
 APPLY_SECONDS = 1.0
 """For which an attach waits until its variables are in the kernel."""
@@ -72,7 +75,14 @@ class EnvironmentHandler(Door):
 
     @allowed("write")
     async def patch(self, environment: str) -> None:
-        await self.relay("PATCH", _path(environment), self.request.body)
+        """Change name or lease. What was seen in a process this server and the kernel tell."""
+        body = self.request.body
+        if told := _OF_THE_PROCESS & _fields(body):
+            raise Forbidden(
+                f"A browser cannot tell what a kernel sees ({', '.join(sorted(told))}).",
+                hint="Kernels and their server tell it by themselves.",
+            )
+        await self.relay("PATCH", _path(environment), body)
 
     @allowed("write")
     async def delete(self, environment: str) -> None:
@@ -226,6 +236,15 @@ class NotFoundHandler(Door):
         if self.current_user is None:
             self.get_login_url()
         raise Unknown("There is nothing here.", hint=ROUTES_HINT)
+
+
+def _fields(body: bytes) -> set[str]:
+    """Return the fields of a body; of one that cannot be read none: the broker refuses it."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return set()
+    return {*found} if isinstance(found, dict) else set()
 
 
 def _path(environment: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from genv_jupyter.broker import noticeboard
 from genv_jupyter.broker.events import Publisher
+from genv_jupyter.errors import NotYours
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import Event, Principal
 from genv_jupyter.server.events import Hub
@@ -106,7 +107,8 @@ def test_what_was_withdrawn_comes_back_though_it_was_dismissed(
 
 def test_nobody_dismisses_what_others_are_told(desk: Bench, row: EnvironmentRow) -> None:
     notice = tell(desk, row, "too much")
-    desk.broker.dismiss(OTHER, notice)
+    with pytest.raises(NotYours):
+        desk.broker.dismiss(OTHER, notice)
     assert messages(desk) == ["too much"]
     desk.broker.dismiss(ADMIN, notice)
     assert messages(desk) == []
