@@ -19,6 +19,7 @@ from msgspec import Struct
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.posts import uid_of
 from genv_jupyter.isolation import processes
+from genv_jupyter.isolation.powers import Powers
 
 SETTLED = 5.0
 """Seconds from its start on for which a process is looked at again and again: in the moment in
@@ -59,8 +60,9 @@ class Attribution:
         this ``look_again``.
     """
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, powers: Powers | None = None) -> None:
         self.books = books
+        self.powers = powers or Powers()
         self.strange: set[str] = set()
         self._proved: dict[Identity, str] = {}
         self._refuted: set[Identity] = set()
@@ -96,7 +98,7 @@ class Attribution:
             # Proved before, and gone since: it may have been merged into another one.
             found = self.environment_of(pid) or found or self._formerly(pid)
         if found is None:
-            if processes.age(start) >= SETTLED:
+            if processes.age(start) >= SETTLED and not self.powers.unsure(pid, start):
                 self._refuted.add((pid, start))
             return None
         self._proved[pid, start] = found
@@ -125,14 +127,14 @@ class Attribution:
             row = None if found is None else books.environments.get(found)
             if row is not None and row.start == start:
                 return found
-        claimed = processes.marker(pid)
+        claimed = self.powers.variable(pid, processes.MARKER)
         if claimed in books.environments and self._may_claim(pid, claimed):
             return claimed
         return None
 
     def pretends(self, pid: int) -> bool:
         """Say whether a process carries the name of an environment that is somebody else's."""
-        claimed = processes.marker(pid)
+        claimed = self.powers.variable(pid, processes.MARKER)
         known = claimed in self.books.environments or claimed in self.books.former
         return claimed is not None and known and not self._may_claim(pid, claimed)
 
@@ -148,7 +150,7 @@ class Attribution:
 
     def _formerly(self, pid: int) -> str | None:
         """Return the environment, now gone, that a process carries in its variables."""
-        claimed = processes.marker(pid)
+        claimed = self.powers.variable(pid, processes.MARKER)
         if claimed is None:
             return None
         if claimed in self.books.former:

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +36,12 @@ APART = 30.0
 """Seconds after a failure until the next try."""
 
 
+class SetMode(Protocol):
+    """Sets a compute mode, unless it is another than is expected."""
+
+    def __call__(self, uuid: str, mode: str, *, expected: str) -> ModeSet: ...
+
+
 class _Kept(Struct, forbid_unknown_fields=True):
     """What is on disk: modes as they were, by device. A reboot sets them all back."""
 
@@ -54,12 +60,22 @@ class ComputeModes:
         The broker's.
     path
         A file in a directory of the broker's own, in which what is changed outlives it.
+    set_mode
+        What sets a mode, where it is not the devices' source: ``DeviceSource.set_compute_mode``.
     """
 
-    def __init__(self, core: Core, lock: threading.RLock, daemons: Daemons, path: Path) -> None:
+    def __init__(
+        self,
+        core: Core,
+        lock: threading.RLock,
+        daemons: Daemons,
+        path: Path,
+        set_mode: SetMode | None = None,
+    ) -> None:
         self.core = core
         self.daemons = daemons
         self.path = path
+        self._set_mode = set_mode or core.source.set_compute_mode
         self._broker = lock
         self._lock = threading.Lock()
         self._was = self._load()
@@ -191,7 +207,7 @@ class ComputeModes:
             self._say(device, None)
 
     def _set(self, device: str, mode: str, expected: str) -> ModeSet:
-        done = self.core.source.set_compute_mode(device, mode, expected=expected)
+        done = self._set_mode(device, mode, expected=expected)
         with self._broker:
             self.core.outdate()  # whoever asks for devices next reads them anew
         return done

@@ -24,6 +24,7 @@ from genv_jupyter.broker.usage import Attribution, DeviceUsage, join
 from genv_jupyter.devices.pool import Pool, read_pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
 from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
+from genv_jupyter.isolation.powers import Powers
 from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow
 from genv_jupyter.model import Health, Principal, Process
 from genv_jupyter.policy import Policy
@@ -61,6 +62,8 @@ class Core:
         the clock moves them.
     config
         What was configured: each part asks it for its own settings.
+    powers
+        What may be done to others' processes, by whom.
 
     Attributes
     ----------
@@ -94,6 +97,7 @@ class Core:
         steady: Callable[[], float] = time.monotonic,
         *,
         config: BrokerConfig,
+        powers: Powers | None = None,
     ) -> None:
         self.books = books
         self.source = source
@@ -103,7 +107,8 @@ class Core:
         self.steady = steady
         self.config = config
         self.mps = Mps()
-        self.attribution = Attribution(books)
+        self.powers = powers or Powers()
+        self.attribution = Attribution(books, self.powers)
         self.meters = Meters()
         self.board = Noticeboard(books, record, clock, self.stamp)
         self.idleness = Idleness()

@@ -199,7 +199,7 @@ class Leftovers:
             if not entry.killed and now - entry.asked >= self.settings.patience:
                 entry.killed = True
                 if _runs_as(entry.former.owner, who[0]):
-                    processes.send(*who, signal.SIGKILL)
+                    self._send(*who, signal.SIGKILL)
         elif self._by_itself(who, entry) and now - entry.since >= self.settings.grace:
             self._ask(*who, entry, "it outlived its kernel for too long")
 
@@ -225,7 +225,10 @@ class Leftovers:
             reason=f"process {pid} ({command}): {reason}",
         )
         log.info("ending process %d (%s), left of %s: %s", pid, command, entry.environment, reason)
-        processes.send(pid, start, signal.SIGTERM)
+        self._send(pid, start, signal.SIGTERM)
+
+    def _send(self, pid: int, start: int, number: int) -> None:
+        self.core.powers.order(pid, start, number, uid=processes.uid_of(pid))
 
     def _tell(self) -> None:
         """Keep one notice for each owner."""

@@ -14,6 +14,7 @@ from genv_jupyter.isolation.environ import NO_MPS
 from genv_jupyter.isolation.inherited import OPERATORS_MPS
 from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_operator import OperatorsDaemons
+from genv_jupyter.isolation.powers import Powers
 
 INHERITED = "inherited"
 
@@ -34,7 +35,7 @@ class MpsDaemons(Configurable):
         help="Whether a device that one user shares under MPS is put into compute mode exclusive "
         "process meanwhile, so that no process gets in beside MPS: neither of another user nor "
         "without MPS. What the mode was is put back afterwards. Only for the daemon of a host, "
-        "run as root, with MPS daemons of its own.",
+        "with its root helper (or run as root), and with MPS daemons of its own.",
     ).tag(config=True)
 
     @validate("pipe_directory")
@@ -46,14 +47,17 @@ class MpsDaemons(Configurable):
             f"pipe_directory: {value!r} is neither an absolute path nor '{INHERITED}'."
         )
 
-    def against_exclusive_mode(self, *, host: bool) -> str | None:
-        """Say why ``exclusive_mode``, if it is set, cannot be obeyed here."""
+    def against_exclusive_mode(self, *, host: bool, helper: bool = False) -> str | None:
+        """Say why ``exclusive_mode``, if it is set, cannot be obeyed here.
+
+        ``helper`` says that there is a root helper that can.
+        """
         if not self.exclusive_mode:
             return None
         if not host:
             why = "a compute mode is everybody's, so only the daemon of a host changes it"
-        elif os.geteuid() != 0:
-            why = "only root may change a compute mode, and this does not run as root"
+        elif os.geteuid() != 0 and not helper:
+            why = "only root may change a compute mode, and here is neither it nor its helper"
         elif self.pipe_directory:
             why = "it is for MPS daemons of the broker's own, and pipe_directory names another's"
         else:
@@ -66,6 +70,7 @@ class MpsDaemons(Configurable):
         needs: Callable[[], Mapping[Post, int]],
         program: str,
         steady: Callable[[], float],
+        powers: Powers,
     ) -> Daemons:
         """Return the daemons; ``directory`` is where the broker's own would be."""
         chosen = self.pipe_directory
@@ -75,4 +80,4 @@ class MpsDaemons(Configurable):
                 chosen = ""
         if chosen:
             return OperatorsDaemons(Path(chosen), needs, program, steady)
-        return Daemons(directory, needs, program, steady)
+        return powers.daemons(directory, needs, program, steady)

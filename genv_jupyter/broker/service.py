@@ -43,6 +43,7 @@ from genv_jupyter.broker.usage_view import UsageNews
 from genv_jupyter.devices.source import DeviceSource
 from genv_jupyter.isolation.mps import Post
 from genv_jupyter.isolation.mps_control import PROGRAM
+from genv_jupyter.isolation.powers import Powers
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import Record, RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -87,6 +88,8 @@ class Broker(Outlook):
         The program of the daemons.
     config
         What was configured; ``policy``, where it is given, comes before it.
+    powers
+        What may be done to others' processes; by default, what this process may.
 
     Raises
     ------
@@ -106,6 +109,7 @@ class Broker(Outlook):
         mps: Path | None = None,
         mps_program: str = PROGRAM,
         config: BrokerConfig | None = None,
+        powers: Powers | None = None,
     ) -> None:
         self.lanes = fence.Lanes()
         self.lock = threading.RLock()
@@ -113,10 +117,13 @@ class Broker(Outlook):
         self.books = Books(ledger)
         config = config or BrokerConfig()
         policy = policy or config.policy()
-        self.core = Core(self.books, source, policy, self._record, clock, steady, config=config)
+        self.core = Core(
+            self.books, source, policy, self._record, clock, steady, config=config, powers=powers
+        )
         if mps is not None:
             whose = config.of(MpsDaemons)
-            self.core.mps = Mps(whose.daemons(mps, self._mps_needs, mps_program, steady))
+            needed = self._mps_needs
+            self.core.mps = Mps(whose.daemons(mps, needed, mps_program, steady, self.core.powers))
         core = self.core
         if records is not None:
             core.history = History(records, self.books, core.usable, core.notices)

@@ -160,7 +160,7 @@ class Witness:
             return f"The MPS daemon could not be asked about {which}: {trouble}"
         if _age(process.start) > core.clock() - grant.since:
             return f"{which.capitalize()} works without MPS: {OLDER}"
-        pipe = processes.variable(process.pid, MPS_PIPE)
+        pipe = core.powers.variable(process.pid, MPS_PIPE)
         if pipe != str(self.daemons.path(post)):
             has = "without one" if pipe is None else f"with {pipe}"
             return (

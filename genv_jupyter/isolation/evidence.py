@@ -6,6 +6,8 @@ to have that pid would be blamed. So a process that is to be ended must have CUD
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from genv_jupyter.isolation import processes
@@ -36,8 +38,19 @@ def runs_cuda(pid: int) -> bool:
 
 def claims(pid: int) -> bool:
     """Say whether a process carries the name of an environment, or may: it cannot be read."""
+    found = processes.variables(pid, (processes.MARKER,))
+    return found is None or found[processes.MARKER] is not None
+
+
+def has_open(pid: int, beginnings: tuple[str, ...]) -> bool:
+    """Say whether a process has a file open whose path begins so, or may: it cannot be read."""
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for descriptor in descriptors:
+                with suppress(FileNotFoundError):  # closed in this very moment
+                    path = os.readlink(descriptor.path)  # noqa: PTH115 (of many)
+                    if path.startswith(beginnings):
+                        return True
     except OSError:
         return True
-    return any(it.startswith(f"{processes.MARKER}=".encode()) for it in variables)
+    return False

@@ -136,7 +136,11 @@ class Runner:
                 self._start()
 
     def _start(self) -> None:
-        command = [*self.scope, self.program, "-d"]
+        command = [self.program, "-d"]
+        if self.scope:  # which is root's to make: within it, the user is taken on
+            group = self._user()["group"]
+            ids = [f"--reuid={self.uid}", f"--regid={group}", "--clear-groups"]
+            command = [*self.scope, "setpriv", *ids, "--no-new-privs", "--", *command]
         status, said = self._run(command, None, START_SECONDS, root=bool(self.scope))
         if status != 0:
             raise MpsError(

@@ -11,7 +11,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,15 +118,30 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
 
 def variable(pid: int, name: str) -> str | None:
     """Return a variable that a process was started with; ``None`` where that cannot be read."""
+    found = variables(pid, (name,))
+    return None if found is None else found[name]
+
+
+def variables(pid: int, names: Iterable[str]) -> dict[str, str | None] | None:
+    """Return some variables that a process was started with; ``None`` where it cannot be read.
+
+    A process can have any amount of its memory shown as its variables: what is too long is not
+    read.
+    """
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            block = file.read(_MOST_VARIABLES)
     except OSError:
         return None
-    start = f"{name}=".encode()
-    return next(
-        (it[len(start) :].decode(errors="replace") for it in variables if it.startswith(start)),
-        None,
-    )
+    if len(block) == _MOST_VARIABLES:
+        return None
+    found: dict[str, str | None] = dict.fromkeys(names)
+    for each in block.split(b"\0"):
+        name, equals, value = each.partition(b"=")
+        text = name.decode(errors="replace")
+        if equals and found.get(text, "") is None:
+            found[text] = value.decode(errors="replace")
+    return found
 
 
 def marker(pid: int) -> str | None:
@@ -171,6 +186,17 @@ def cgroup(pid: int) -> str | None:
     return None if path == "/" else path
 
 
+def members(group: str) -> list[int] | None:
+    """Return the processes in a cgroup (version 2); ``None`` where that cannot be known."""
+    for top in _CGROUPS:
+        try:
+            listed = Path(f"{top}{group}/cgroup.procs").read_text().split()
+        except OSError:
+            continue
+        return [int(pid) for pid in listed]
+    return None
+
+
 def in_initial_namespace() -> bool:
     """Say whether every process of the host can be seen here, by the pid that the driver says."""
     return pid_namespace() == f"pid{_INITIAL_PID_NAMESPACE}"
@@ -184,14 +210,3 @@ def pid_namespace() -> str:
 def boot_id() -> str:
     """Name this boot of the host: no live grant outlives it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-def members(group: str) -> list[int] | None:
-    """Return the processes in a cgroup (version 2); ``None`` where that cannot be known."""
-    for top in _CGROUPS:
-        try:
-            listed = Path(f"{top}{group}/cgroup.procs").read_text().split()
-        except OSError:
-            continue
-        return [int(pid) for pid in listed]
-    return None
-
-

@@ -23,7 +23,7 @@ from genv_jupyter.broker.rules.quota import Quota
 from genv_jupyter.broker.rules.scene import Scene
 from genv_jupyter.broker.rules.settings import Rules
 from genv_jupyter.errors import Unavailable
-from genv_jupyter.isolation import evidence, processes
+from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow, Record
 
@@ -74,14 +74,14 @@ class Enforcer:
         records: RecordsLedger | None = None,
         *,
         me: int | None = None,
-        proof: Evidence = evidence,
+        proof: Evidence | None = None,
     ) -> None:
         self.core = core
         self.lock = lock
         self.lanes = lanes
         self.records = records
         self.me = os.getuid() if me is None else me
-        self.proof = proof
+        self.proof: Evidence = core.powers if proof is None else proof
         self.acted: Counter[tuple[Rule, Step]] = Counter()
         self.scene = Scene(core, self.me, self.quota_of, lambda pid: self.proof.runs_cuda(pid))
         self.board = telling.Teller(core)
@@ -171,7 +171,8 @@ class Enforcer:
         failpoints.reach("inside_rule_step")
         sent = self._interrupt(target, row) if order.step == "interrupt" else None
         if sent is None:
-            sent = processes.send(target.pid, target.start, _SIGNALS[order.step])
+            number, uid = _SIGNALS[order.step], self.scene.uid_of(row)
+            sent = self.core.powers.send(target.pid, target.start, number, uid=uid)
         failpoints.reach("after_rule_step")
         if not sent:
             self.core.record(WITHHELD, row, reason=_reason(order))  # it has ended by itself

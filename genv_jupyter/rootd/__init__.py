@@ -1,0 +1,5 @@
+"""What root does for the broker of a host, and nothing else is done as root.
+
+``parent`` starts everything and gives up its rights for the broker; ``helper`` has the verbs, in
+``wire``; ``mode`` sets a compute mode, in a process of its own. ``client`` is the broker's end.
+"""

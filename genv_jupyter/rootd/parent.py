@@ -1,0 +1,243 @@
+"""The root process of a host's daemon: it starts the broker as an ordinary user, and the helper.
+
+It reads nothing that anybody else wrote: neither a socket nor a configuration. The broker is a
+fresh program of the user that it is to run as, with no right of root's; the helper goes on in a
+fork of this process. A helper that has ended is replaced; when the broker has ended, all of it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from genv_jupyter.isolation.mps_runner import PROGRAM
+from genv_jupyter.rootd.helper import RESERVED, Rules, run, say
+
+ROOM = Path("/run/genv-jupyter-mps")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds until a helper that has ended is replaced; after each end twice as long."""
+
+QUIET = 300.0
+"""Seconds without an end after which the next one is the first again."""
+
+_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_HELPERS = ("PATH", "LD_LIBRARY_PATH", "LANG")
+
+
+class Unsafe(Exception):
+    """Something is not as root must have it; the text says what."""
+
+
+def main(
+    *,
+    name: str,
+    arguments: Sequence[str],
+    places: Sequence[tuple[Path, int]],
+    room: Path = ROOM,
+    program: Path | None = None,
+    lowest_uid: int = 1000,
+) -> int:
+    """Start broker and helper, and stay until the broker has ended; return an exit status.
+
+    Parameters
+    ----------
+    name
+        The user that the broker runs as.
+    arguments
+        What the broker is called with.
+    places
+        Directories that the broker gets, with their modes: made where they are not there.
+    room
+        Root's directory for the MPS daemons of users.
+    program
+        NVIDIA's MPS control program; looked for where programs of the system are by default.
+    lowest_uid
+        The first uid of a person.
+    """
+    os.umask(0o077)
+    try:
+        user = _user(name)
+        rules = Rules(_room(room), _program(program), lowest_uid, user.pw_uid)
+        for place, mode in places:
+            _give(place, user, mode)
+    except (Unsafe, OSError) as error:
+        print(f"Error: the GPU broker of this host cannot start: {error}.", file=sys.stderr)
+        return 1
+    return Parent(user, arguments, rules).stay()
+
+
+class Parent:
+    """Looks after two children."""
+
+    def __init__(self, user: pwd.struct_passwd, arguments: Sequence[str], rules: Rules) -> None:
+        self.user = user
+        self.arguments = arguments
+        self.rules = rules
+        self.helper: int | None = None
+        self.next_at = self.started_at = float("-inf")
+        self.pause = FIRST_PAUSE
+        self.line, self.brokers_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def stay(self) -> int:
+        """Stay until the broker has ended; return its status."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        broker = self._fork(self._become_broker)
+        self.brokers_line.close()
+        while True:
+            if self.helper is None and time.monotonic() >= self.next_at:
+                self._start_helper()
+            pause = 3600.0 if self.helper else max(0.0, self.next_at - time.monotonic())
+            got = signal.sigtimedwait(_SIGNALS, pause)
+            if got is not None and got.si_signo != signal.SIGCHLD:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(broker, got.si_signo)
+            for pid, status in _ended():
+                if pid == broker:
+                    return status if status >= 0 else 128 - status
+                if pid == self.helper:
+                    self._helper_ended(status)
+
+    def _start_helper(self) -> None:
+        """Start a helper, and hand the other end of its line to the broker."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            self.started_at = time.monotonic()
+            self.helper = self._fork(lambda: self._become_helper(ours))
+            with contextlib.suppress(OSError):  # the broker has ended: that is seen next
+                socket.send_fds(self.line, [b"helper"], [theirs.fileno()], socket.MSG_DONTWAIT)
+
+    def _helper_ended(self, status: int) -> None:
+        now = time.monotonic()
+        if now - self.started_at > QUIET:
+            self.pause = FIRST_PAUSE
+        say(f"ended with status {status}; another is started in {self.pause:g} s")
+        self.helper, self.next_at = None, now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+
+    def _fork(self, become: Callable[[], int]) -> int:
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 70
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            status = become()
+        except BaseException as error:  # nothing of the parent's may go on here
+            say(f"cannot start: {type(error).__name__}: {error}")
+        finally:
+            os._exit(status)
+
+    def _become_helper(self, sock: socket.socket) -> int:
+        """Keep nothing but that line and standard error, and nobody's variables."""
+        kept = {0, 1, 2, sock.fileno()}
+        for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+            if number not in kept:
+                with contextlib.suppress(OSError):  # the one that listed them
+                    os.close(number)
+        variables = {name: os.environ[name] for name in _HELPERS if name in os.environ}
+        os.environ.clear()
+        os.environ.update(variables | {"PATH": PATH})
+        os.chdir("/")
+        return run(sock, self.rules)
+
+    def _become_broker(self) -> int:
+        """Give up every right, and be another program."""
+        user, line = self.user, self.brokers_line
+        os.initgroups(user.pw_name, user.pw_gid)
+        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+        os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+        rights = Path("/proc/self/status").read_text()
+        held = [it.split()[1] for it in rights.splitlines() if it.startswith(("CapPrm", "CapEff"))]
+        if 0 in os.getresuid() + os.getresgid() or any(int(it, 16) for it in held):
+            raise Unsafe("the broker would keep rights of root's")
+        for name in ("LISTEN_PID", "WATCHDOG_PID"):
+            if os.environ.get(name) == str(os.getppid()):  # systemd means whoever serves
+                os.environ[name] = str(os.getpid())
+        os.environ.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
+        os.set_inheritable(line.fileno(), True)
+        command = [sys.executable, "-P", "-m", "genv_jupyter.broker", "--host", *self.arguments]
+        os.execv(sys.executable, [*command, "--helper", str(line.fileno())])
+
+
+def _ended() -> list[tuple[int, int]]:
+    """Return the children that have ended, with their statuses (of a signal: negative)."""
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append((ended[0], os.waitstatus_to_exitcode(ended[1])))
+    return found
+
+
+# -- what root must have right before it starts anything -------------------------------------------
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise Unsafe(f"there is no user {name!r}: useradd --system {name}") from None
+    if user.pw_uid in (0, *RESERVED) or user.pw_gid == 0:
+        raise Unsafe(f"the broker is not to run as {name} (uid {user.pw_uid}, gid {user.pw_gid})")
+    return user
+
+
+def _program(given: Path | None) -> str | None:
+    """Return the program of MPS, root's alone; ``None`` where there is none."""
+    found = shutil.which(PROGRAM, path=PATH) if given is None else str(given.absolute())
+    if found is None:
+        return None
+    path = Path(found).resolve()
+    if not path.is_file():
+        raise Unsafe(f"{path} is no program")
+    _roots(path, *path.parents)
+    return str(path)
+
+
+def _room(room: Path) -> Path:
+    """Make root's directory for MPS, through which users get to their own and see nothing else."""
+    room = room.absolute()
+    _roots(*room.parents)
+    with contextlib.suppress(FileExistsError):
+        room.mkdir(mode=0o711)
+    _roots(room)
+    room.chmod(0o711)
+    return room
+
+
+def _roots(*paths: Path) -> None:
+    """See that nobody but root may put something in the place of these."""
+    for path in paths:
+        found = path.lstat()
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        writable = found.st_mode & 0o022 and not sticky
+        if found.st_uid != 0 or writable or stat.S_ISLNK(found.st_mode):
+            raise Unsafe(f"{path} is not root's alone")
+
+
+def _give(place: Path, user: pwd.struct_passwd, mode: int) -> None:
+    """Give a directory to the broker: one that is root's, or its own already."""
+    place = place.absolute()
+    _roots(*place.parents)
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(place, flags)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid not in (0, user.pw_uid):
+            raise Unsafe(f"{place} belongs to uid {found.st_uid}")
+        os.fchown(descriptor, user.pw_uid, user.pw_gid)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,169 @@
+"""The root helper on a line of the test's own, and processes of users for it to deal with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from genv_jupyter.isolation import processes
+from genv_jupyter.rootd import wire
+from tests.integration.daemons import User
+
+RUN = """
+import socket, sys
+from pathlib import Path
+from genv_jupyter.rootd.helper import Rules, run
+line, room, program, lowest, broker = sys.argv[1:]
+rules = Rules(Path(room), program or None, int(lowest), int(broker))
+sys.exit(run(socket.socket(fileno=int(line)), rules))
+"""
+HOLD = r"""
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int count, char **words) {  /* maps its first file, keeps the others open */
+    if (count > 1) {
+        int mapped = open(words[1], O_RDONLY);
+        if (mmap(0, 4096, PROT_READ, MAP_PRIVATE, mapped, 0) == MAP_FAILED) return 1;
+        close(mapped);
+    }
+    for (int each = 2; each < count; each++)
+        if (open(words[each], O_RDONLY) < 0) return 2;
+    if (getenv("DEAF")) { signal(SIGINT, SIG_IGN); signal(SIGTERM, SIG_IGN); }
+    write(1, "\n", 1);
+    for (;;) pause();
+}
+"""
+SECONDS = 30.0
+
+
+class Helped:
+    """A helper, and the broker's end of its line in the test's hands."""
+
+    def __init__(
+        self, room: Path, program: str, *, lowest_uid: int = 1000, broker_uid: int = 999
+    ) -> None:
+        self.room = room
+        self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(SECONDS)
+        self.log = room.parent / f"helper-{theirs.fileno()}.log"
+        words = [str(theirs.fileno()), str(room), program, str(lowest_uid), str(broker_uid)]
+        with theirs, self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUN, *words], pass_fds=[theirs.fileno()], stderr=log
+            )
+        self.number = 0
+
+    def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        socket.send_fds(self.sock, [data], list(descriptors))
+
+    def receive(self) -> tuple[wire.Answer, list[int]]:
+        data, descriptors, _, _ = socket.recv_fds(self.sock, wire.MOST_ANSWERED, 4)
+        assert data, f"it has ended: {self.log.read_text()}"
+        return msgspec.json.decode(data, type=wire.Answer), descriptors
+
+    def submit(self, kind: type[wire.Ask], **fields: Any) -> int:
+        self.number += 1
+        self.send(msgspec.json.encode(kind(id=self.number, **fields)))
+        return self.number
+
+    def ask(self, kind: type[wire.Ask], **fields: Any) -> wire.Answer:
+        number = self.submit(kind, **fields)
+        answer, descriptors = self.receive()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert answer.id == number
+        return answer
+
+    def refused(self, kind: type[wire.Ask], **fields: Any) -> str:
+        """Ask what is refused, and return the words."""
+        answer = self.ask(kind, **fields)
+        assert answer.kind == "refused" and answer.error, answer
+        return answer.error
+
+    def status(self) -> int:
+        """Return the exit status of a helper that is about to end."""
+        return self.process.wait(SECONDS)
+
+    def close(self) -> None:
+        self.sock.close()
+        try:
+            self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+class Holders:
+    """Processes of users that look as if they had CUDA, or not."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.program = place / "hold"
+        (place / "hold.c").write_text(HOLD)
+        subprocess.run(["gcc", "-o", self.program, place / "hold.c"], check=True)
+        self.cuda = place / "libcuda.so.1"
+        self.cuda.write_bytes(b"\0" * 4096)
+        self.cuda.chmod(0o644)
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, uid: int, *files: Path, cuda: bool = True, name: str = "hold", **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start one, under a name, with files open."""
+        program = self.place / name
+        if not program.exists():
+            shutil.copy(self.program, program)
+        mapped = self.cuda if cuda else self.place / "hold.c"
+        process = subprocess.Popen(
+            [program, mapped, *files],
+            user=uid,
+            group=uid,
+            extra_groups=[],
+            env=variables,
+            stdout=subprocess.PIPE,
+            cwd="/",
+        )
+        self.started.append(process)
+        assert process.stdout is not None and process.stdout.read(1) == b"\n"
+        return process
+
+    def of(self, user: User, **variables: str) -> subprocess.Popen[bytes]:
+        return self.start(user.uid, **variables)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def who(process: subprocess.Popen[bytes]) -> dict[str, int]:
+    """Return pid and start of a process, as questions name it."""
+    start = processes.start_of(process.pid)
+    assert start is not None
+    return {"pid": process.pid, "start": start}
+
+
+def lives(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is None
+
+
+def eventually(look: Any) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
