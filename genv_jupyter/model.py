@@ -297,17 +297,17 @@ class ServerReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ``pool`` is the ``CUDA_VISIBLE_DEVICES`` the server was started with (``None``: not set).
     ``watched`` says whether anybody looks through it: else it listens for its kernels alone.
+    ``reservation`` is what was reserved for it before it started (``GENV_JUPYTER_RESERVATION``).
     """
 
-    ``reservation`` is what was reserved for it before it started (``GENV_JUPYTER_RESERVATION``).
     pid: int
     version: str
     pool: str | None = None
     name: str | None = None
     watched: bool = True
-
-
     reservation: str | None = None
+
+
 class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of ``PUT servers/{id}/kernels/{kernel}``: a kernel's birth, life and restarts.
 

@@ -82,15 +82,15 @@ class EnvironmentHandler(Verbs):
         )
 
 
-class RestartHandler(Verbs):
-    async def post(self, environment: str) -> None:
-        await self.answer(lambda: self.host.broker.restart(self.caller, environment), 202)
 class ReservationsHandler(Verbs):
     async def post(self) -> None:
         new = self.body(NewReservation)
         await self.answer(lambda: self.host.broker.reserve(self.caller, new), 201)
 
 
+class RestartHandler(Verbs):
+    async def post(self, environment: str) -> None:
+        await self.answer(lambda: self.host.broker.restart(self.caller, environment), 202)
 
 
 class LeaveHandler(Verbs):
@@ -268,6 +268,7 @@ _ID = r"([^/]+)"
 ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     ("health", HealthHandler),
     ("devices", DevicesHandler),
+    (f"devices/{_ID}", DeviceHandler),
     ("environments", EnvironmentsHandler),
     (f"environments/{_ID}", EnvironmentHandler),
     (f"environments/{_ID}/restart", RestartHandler),
@@ -275,9 +276,9 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"environments/{_ID}/ask", AskHandler),
     (f"environments/{_ID}/nvidia-smi", SmiHandler),
     (f"environments/{_ID}/turn", TurnHandler),
+    ("reservations", ReservationsHandler),
     ("placements", PlacementsHandler),
     ("queue", QueueHandler),
-    (f"devices/{_ID}", DeviceHandler),
     (f"queue/{_ID}", TicketHandler),
     ("leftovers", LeftoversHandler),
     (f"processes/{_ID}", ProcessHandler),
@@ -286,7 +287,6 @@ ROUTES: tuple[tuple[str, type[Verbs]], ...] = (
     (f"notices/{_ID}/answer", AnswerHandler),
     ("audit", quota.AuditHandler),
     ("quota", quota.QuotaHandler),
-    ("reservations", ReservationsHandler),
     ("quotas", quota.QuotaRulesHandler),
     (f"quotas/{_ID}", quota.QuotaRuleHandler),
     ("usage", UsageHandler),

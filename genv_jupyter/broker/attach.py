@@ -209,18 +209,18 @@ def _choose(
 ) -> tuple[Placed, ...]:
     """Choose devices; nothing is refused because of somebody who has ended a moment ago."""
     own = core.books.own(row.id)
-    try:
     drawn = servers.draw(core, row, demand, slots, own)
     if drawn is not None:
         return drawn
+    try:
         placed = place(slots, demand, row.owner, core.policy, own)
     except NoCapacity:
         holders = [core.books.environments[held] for held in list(core.books.grants)]
         if not sum(end_if_gone(core, holder) for holder in holders):
             raise
         core.refresh()
-        placed = place(slots, demand, row.owner, core.policy, own)
         slots = servers.slots_for(core, row)
+        placed = place(slots, demand, row.owner, core.policy, own)
     closed = core.line.closed_to(row, demand)
     if not closed:
         return placed

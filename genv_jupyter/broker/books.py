@@ -63,8 +63,8 @@ class Books:
         self.tickets: dict[str, TicketRow] = {}
         self.by_pid: dict[int, str] = {}
         self.successors: dict[str, str] = {}
-        self.pulses: dict[str, Pulse] = {}
         self.reserved: dict[str, str] = {}
+        self.pulses: dict[str, Pulse] = {}
         self.former: dict[str, Former] = {}
         self.wants: dict[str, list[Want]] = {}
         self.wanted_until: dict[tuple[str, str], float | None] = {}
@@ -145,15 +145,15 @@ class Books:
         ]
         waiting.append(want)
 
-    def take_wants(self, server: str, now: float) -> list[Want]:
-        """Return what was left for a server, once, but for what it comes too late for."""
-        taken = []
     def unwant(self, kernel: str, action: str) -> None:
         """Take back a word that its server has not heard yet."""
         self.wanted_until.pop((kernel, action), None)
         for waiting in self.wants.values():
             waiting[:] = [it for it in waiting if (it.kernel, it.action) != (kernel, action)]
 
+    def take_wants(self, server: str, now: float) -> list[Want]:
+        """Return what was left for a server, once, but for what it comes too late for."""
+        taken = []
         for want in self.wants.pop(server, ()):
             until = self.wanted_until.pop((want.kernel, want.action), None)
             if until is None or now <= until:
@@ -180,9 +180,9 @@ class Books:
             self.by_pid[row.pid] = row.id
         if row.previous is not None and row.previous in self.environments:
             self.successors[row.previous] = row.id
-        self.environments[row.id] = row
         if row.kind == "server" and row.server is not None:
             self.reserved[row.server] = row.id
+        self.environments[row.id] = row
         self.touch(row.id)
 
     def remember(self, environment: str, former: Former) -> None:
@@ -201,9 +201,9 @@ class Books:
             del self.successors[row.previous]
         if row.pid is not None and self.by_pid.get(row.pid) == row.id:
             del self.by_pid[row.pid]
-        self.changed_environments.add(row.id)
         if row.server is not None and self.reserved.get(row.server) == row.id:
             del self.reserved[row.server]
+        self.changed_environments.add(row.id)
 
     def _set_ticket(self, row: TicketRow) -> None:
         self.tickets[row.environment] = row
@@ -246,8 +246,8 @@ class Change:
         self.books = books
         self.pending: list[Callable[[], None]] = []
         self._moved: set[str] = set()
-
         self._rests = Rests(self, books)
+
     def put_device(self, row: DeviceRow) -> None:
         """Store a device or its new capacity; the slot is the caller's."""
         self.transaction.put_device(row)
@@ -270,8 +270,8 @@ class Change:
     def put_environment(self, row: EnvironmentRow) -> None:
         """Store an environment."""
         self.transaction.put_environment(row)
-        self.pending.append(lambda: self.books._set_environment(row))
         self._rests.put(row.id, row)
+        self.pending.append(lambda: self.books._set_environment(row))
 
     def drop_environment(self, row: EnvironmentRow) -> None:
         """Forget an environment whose grants are gone, and its place in the queue."""
@@ -279,8 +279,8 @@ class Change:
         if ticket is not None and ticket.id not in self._moved:
             self.drop_ticket(ticket)
         self.transaction.drop_environment(row.id)
-        self.pending.append(lambda: self.books._drop_environment(row))
         self._rests.put(row.id, None)
+        self.pending.append(lambda: self.books._drop_environment(row))
 
     def put_ticket(self, row: TicketRow) -> None:
         """Store a place in the queue."""

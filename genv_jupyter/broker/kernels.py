@@ -215,12 +215,13 @@ def patch(
     core: Core, row: EnvironmentRow, body: EnvironmentPatch, *, speaker: int | None = None
 ) -> EnvironmentRow:
     """Change the name, or take in what was applied inside the process."""
-    if body.keep is False:
-        raise BadRequest("keep is true or left out.", hint="Release what is not needed.")
     if not claims.speaks_for(core.books, row, speaker):
         body = claims.believed_part(body)
+    if body.keep is False:
+        raise BadRequest("keep is true or left out.", hint="Release what is not needed.")
     if body.keep:
         core.idleness.keep(row.id, core.steady())
+        core.books.unwant(row.id, "shutdown")  # its server may not have heard of it yet
     if body.duration is not None:
         row = leases.extend(core, row, body.duration)
     # Of an earlier process, perhaps: each start has a revision of its own.
@@ -255,12 +256,11 @@ def server_of(
     row = core.books.servers.get(server)
     if row is None or row.owner != principal.key:
         raise UnknownServer("This Jupyter server is not registered.", hint="Register it again.")
+    claims.check_server(row, speaker)
     return row
 
 
-    claims.check_server(row, speaker)
 def _alias(core: Core, row: EnvironmentRow) -> EnvironmentRow | None:
-        core.books.unwant(row.id, "shutdown")  # its server may not have heard of it yet
     """Return the environment that a kernel made for itself while its server could not for it."""
     known = core.books.by_pid.get(row.pid) if row.pid is not None else None
     other = core.books.environments.get(known) if known is not None else None

@@ -62,8 +62,8 @@ from genv_jupyter.model import (
 )
 from genv_jupyter.policy import Policy
 from genv_jupyter.quotas import QuotaLimits
-
 from genv_jupyter.reserving import NewReservation
+
 
 class Broker(Outlook):
     """Decides who gets which device, and keeps the ledger.
@@ -186,6 +186,11 @@ class Broker(Outlook):
         with self.lock:
             return self._view(principal, kernels.create(self.core, principal, new))
 
+    def reserve(self, principal: Principal, new: NewReservation) -> Environment:
+        """Reserve devices for a Jupyter server before it starts, on behalf of its owner."""
+        with self.lock:
+            return self._view(principal, reserving.reserve(self.core, principal, new))
+
     def attach(
         self,
         principal: Principal,
@@ -193,11 +198,6 @@ class Broker(Outlook):
         request: Request,
         *,
         cuda: Cuda = "unknown",
-    def reserve(self, principal: Principal, new: NewReservation) -> Environment:
-        """Reserve devices for a Jupyter server before it starts, on behalf of its owner."""
-        with self.lock:
-            return self._view(principal, reserving.reserve(self.core, principal, new))
-
         restart: bool = False,
         peer_pid: int | None = None,
     ) -> Environment:
@@ -206,6 +206,7 @@ class Broker(Outlook):
         On refusal it keeps what it has.
         """
         with self.tally.attach(), self.lanes.of(environment):
+            cuda = self._seen(environment, cuda, peer_pid)
             row = self.queue.attach(
                 principal, environment, request, cuda=cuda, restart=restart, peer_pid=peer_pid
             )
@@ -213,7 +214,6 @@ class Broker(Outlook):
                 return self._view(principal, row)
 
     def detach(
-            cuda = self._seen(environment, cuda, peer_pid)
         self,
         principal: Principal,
         environment: str,
@@ -226,6 +226,7 @@ class Broker(Outlook):
         with self.lanes.of(environment), self.lock:
             row = self.core.environment(principal, environment)
             by_process = peer_pid is not None and peer_pid == row.pid
+            cuda = self._seen(environment, cuda, peer_pid)
             row = release.detach(self.core, row, device=device, cuda=cuda, by_process=by_process)
             return self._view(principal, row)
 
@@ -240,7 +241,6 @@ class Broker(Outlook):
         """Change the name, or take in what was applied inside the process."""
         with self.lock:
             row = self.core.environment(principal, environment)
-            cuda = self._seen(environment, cuda, peer_pid)
             came = self.queue.came(row)
             row = kernels.patch(self.core, row, body, speaker=peer_pid)
             if came:
@@ -361,13 +361,6 @@ class Broker(Outlook):
         with self.lock:
             return not self.books.environments and not self.books.servers
 
-    def _mps_needs(self) -> dict[Post, int]:
-        with self.lock:
-            return needs(self.core)
-
-    def _record(
-        self,
-        event: str,
     def _seen(self, environment: str, cuda: Cuda, speaker: int | None) -> Cuda:
         """Return what is taken in of what somebody says of CUDA in a process."""
         with self.lock:
@@ -375,6 +368,13 @@ class Broker(Outlook):
             known = row is not None and claims.speaks_for(self.books, row, speaker)
             return claims.seen(cuda, believed=known)
 
+    def _mps_needs(self) -> dict[Post, int]:
+        with self.lock:
+            return needs(self.core)
+
+    def _record(
+        self,
+        event: str,
         row: EnvironmentRow,
         *,
         device: str | None = None,

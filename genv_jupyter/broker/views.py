@@ -225,11 +225,11 @@ def _grant_state(core: Core, grant: GrantRow) -> GrantState:
 def _environment_state(
     core: Core, row: EnvironmentRow, grants: tuple[GrantRow, ...], *, waits: bool
 ) -> EnvironmentState:
+    if row.kind == "server" and row.entitled is not None:
+        return row.state  # whatever its kernels have drawn
     if row.state == "held":
         return "held"
     if waits and row.state != "reserved":
-    if row.kind == "server" and row.entitled is not None:
-        return row.state  # whatever its kernels have drawn
         return "waiting"
     if row.state == "reserved" and (grants or row.previous):
         return "reserved"

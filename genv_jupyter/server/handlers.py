@@ -37,15 +37,15 @@ class DevicesHandler(Door):
         await self.relay("GET", "devices", server=self.host.reports.link.id)
 
 
-class EnvironmentsHandler(Door):
-    @allowed("read")
-    async def get(self) -> None:
 class DeviceHandler(Door):
     @allowed("write")
     async def patch(self, device: str) -> None:
         await self.relay("PATCH", f"devices/{quote(device, safe='')}", self.request.body)
 
 
+class EnvironmentsHandler(Door):
+    @allowed("read")
+    async def get(self) -> None:
         await self.relay("GET", "environments")
 
     @allowed("write")
@@ -256,6 +256,7 @@ _BASE = r"/genv-jupyter/v1/"
 ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}health", HealthHandler),
     (f"{_BASE}devices", DevicesHandler),
+    (f"{_BASE}devices/{_ID}", DeviceHandler),
     (f"{_BASE}environments", EnvironmentsHandler),
     (f"{_BASE}environments/{_ID}", EnvironmentHandler),
     (f"{_BASE}environments/{_ID}/restart", RestartHandler),
@@ -275,7 +276,6 @@ ROUTES: tuple[tuple[str, type[JupyterHandler]], ...] = (
     (f"{_BASE}usage", UsageHandler),
     (f"{_BASE}usage/report", UsageReportHandler),
     (f"{_BASE}events", EventsHandler),
-    (f"{_BASE}devices/{_ID}", DeviceHandler),
     (rf"{_BASE}openapi\.json", OpenApiHandler),
     (r"/genv-jupyter(?:/.*)?", NotFoundHandler),
 )

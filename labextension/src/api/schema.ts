@@ -529,7 +529,9 @@ export interface components {
          * BrokerHealth
          * @description Answer of `GET health`. `driver` is a sentence when the driver has trouble.
          *
-         *     `notices` are about the broker itself, `rules` those that it keeps to.
+         *     `notices` are about the broker itself, `rules` those that it keeps to. `user` is the
+         *     caller as others see them. `quotas` grows whenever a rule of quotas is set, changed or
+         *     forgotten; 0: nothing is bounded for anybody.
          */
         BrokerHealth: {
             version: string;
@@ -792,15 +794,6 @@ export interface components {
             pool?: string | null;
         };
         /**
-         * EnvironmentPatch
-         * @description Body of `PATCH environments/{id}`.
-         *
-         *     `applied`, `cuda`, `revision` and `visible` are what whoever applied the variables saw
-         *     in the process, as in `KernelReport`.
-         */
-        EnvironmentPatch: {
-            /** @default null */
-        /**
          * NewReservation
          * @description Body of ``POST reservations``: devices for a Jupyter server that is about to start.
          *
@@ -822,6 +815,15 @@ export interface components {
             /** @default 300 */
             within?: number | string;
         };
+        /**
+         * EnvironmentPatch
+         * @description Body of `PATCH environments/{id}`.
+         *
+         *     `applied`, `cuda`, `revision` and `visible` are what whoever applied the variables saw
+         *     in the process, as in `KernelReport`.
+         */
+        EnvironmentPatch: {
+            /** @default null */
             name?: string | null;
             /** @default null */
             duration?: number | string | null;
@@ -1283,6 +1285,7 @@ export interface components {
          *
          *     `pool` is the `CUDA_VISIBLE_DEVICES` the server was started with (`None`: not set).
          *     `watched` says whether anybody looks through it: else it listens for its kernels alone.
+         *     `reservation` is what was reserved for it before it started (`GENV_JUPYTER_RESERVATION`).
          */
         ServerReport: {
             pid: number;
@@ -1292,8 +1295,9 @@ export interface components {
             /** @default null */
             name?: string | null;
             /** @default true */
-         *     `reservation` is what was reserved for it before it started (`GENV_JUPYTER_RESERVATION`).
             watched?: boolean;
+            /** @default null */
+            reservation?: string | null;
         };
         /**
          * KernelReport
@@ -1303,8 +1307,6 @@ export interface components {
          *     `restarting` from the moment the process is to be replaced. `launch` counts the starts of
          *     this kernel id. `previous` is the kernel whose environment this one takes over. `pool` is
          *     a `CUDA_VISIBLE_DEVICES` of the kernelspec, narrowing the server's. `failure` says why a
-            /** @default null */
-            reservation?: string | null;
          *     restart brought no process. `died` comes with `restarting`, if nobody had asked the process
          *     to end: its status, negative for a signal. Fields left out (`None`) leave what is known as it
          *     is.
@@ -1860,17 +1862,6 @@ export interface operations {
             };
         };
     };
-    environment: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
     reserve: {
         parameters: {
             query?: never;
@@ -2008,6 +1999,17 @@ export interface operations {
             };
         };
     };
+    environment: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
             /** @description One environment; a kernel's environment has the kernel's id */
             200: {
                 headers: {
@@ -3595,7 +3597,10 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description `forbidden`: The caller is known, and may not do this. */
+            /**
+             * @description `not_yours`: The thing exists and may be seen, and belongs to somebody else.
+             *     `forbidden`: The caller is known, and may not do this.
+             */
             403: {
                 headers: {
                     [name: string]: unknown;
