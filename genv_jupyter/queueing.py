@@ -15,6 +15,7 @@ somebody holds already they may keep, or make less, whoever waits.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ from genv_jupyter.placement import Placed, place
 from genv_jupyter.policy import Policy
 from genv_jupyter.reasons import reason_against
 from genv_jupyter.slots import Own, Slot, memory_on, resolve
+
+_NOW = 1e-6
+"""Seconds from now on for somebody who leaves at once; 0 is somebody who should have left."""
 
 Stays = Mapping[str, Sequence["Stay"]]
 Closed = Mapping[str, "Gate"]
@@ -164,6 +168,35 @@ def expected(one: Waiting, ahead: Sequence[Waiting], stays: Stays, policy: Polic
         if not wanted.isdisjoint(slot.uuid for slot in _candidates(other))
     )
     return times[rank - 1] if len(times) >= rank else None
+
+
+def delayed(
+    line: Sequence[Waiting], stays: Stays, policy: Policy, environment: str, left: float | None
+) -> Waiting | None:
+    """Return the first who would wait longer if an environment stayed for so many seconds.
+
+    Compared with its leaving when its lease ends (at once, where that is over). Nobody who waits
+    would be told so by those of whom it is not known when they leave: they are taken to leave now.
+    """
+    before = _with(stays, environment, None)
+    after = _with(stays, environment, math.inf if left is None else left)
+    others = [it for it in line if it.environment != environment]
+    for number, one in enumerate(others):
+        then = expected(one, others[:number], before, policy)
+        later = expected(one, others[:number], after, policy)
+        if then is not None and (later is None or later > then):
+            return one
+    return None
+
+
+def _with(stays: Stays, environment: str, left: float | None) -> Stays:
+    """Return stays that all have an end, and one environment's with another one."""
+
+    def end(stay: Stay) -> float:
+        there = stay.left if left is None or stay.environment != environment else left
+        return max(_NOW, there or 0.0)
+
+    return {uuid: [it._replace(left=end(it)) for it in there] for uuid, there in stays.items()}
 
 
 def free_in(slot: Slot, one: Waiting, stays: Stays, policy: Policy) -> float | None:

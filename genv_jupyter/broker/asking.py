@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from genv_jupyter.asks import Answer, Ask, Asked
-from genv_jupyter.broker import servers
+from genv_jupyter.broker import leases, servers
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.discretion import owner_of, seen
 from genv_jupyter.broker.line import asked_by
@@ -91,7 +91,7 @@ class Asking:
             return Asked(holders=tuple(device_grant(core, grant, principal) for grant in told))
 
     def answer(self, principal: Principal, notice: str, body: Answer) -> None:
-        """Answer those who have asked; the notice goes.
+        """Answer those who have asked; the notice goes. Minutes give what is held a lease.
 
         Raises
         ------
@@ -112,6 +112,12 @@ class Asking:
             )
             if asked is None or not self._questions(asked):
                 raise Conflict("Nobody waits for an answer to that.", hint="Dismiss it.")
+            if body.minutes is not None:
+                row = leases.promise(
+                    self.core, self.core.books.environments[asked], 60.0 * body.minutes
+                )
+                with self.core.books.change() as change:
+                    change.put_environment(row)
             self._reply(asked, text)
 
     def round(self) -> None:

@@ -114,6 +114,7 @@ def begin(
     attempt.expires = leases.end_of(core, attempt.demand, row.owner)
     has = satisfied({g.device: wanted(g) for g in held}, attempt.demand, slots)
     if has and mps.same(attempt.demand, held):
+        attempt.expires = leases.end_of(core, attempt.demand, row.owner, row)
         _renew(core, attempt)
         return None
     check_leaving(core, row)
@@ -291,7 +292,7 @@ def _confirm(core: Core, attempt: Attempt) -> None:
         request=_written(attempt.request),
         name=attempt.request.name or row.name,
         revision=row.revision + 1,
-        expires=leases.end_of(core, attempt.demand, attempt.row.owner),
+        expires=leases.end_of(core, attempt.demand, row.owner, None if fresh else row),
     )
     left = [grant for grant in books.grants_of(row.id) if grant.device not in parts]
     with books.change() as change:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import msgspec
+from traitlets import Bool
 from traitlets.config import Configurable
 
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.discretion import owner_of, seen
 from genv_jupyter.broker.rules.settings import THEN, Rules
 from genv_jupyter.broker.traits import Seconds
 from genv_jupyter.demand import Demand
@@ -33,12 +35,21 @@ class Leases(Configurable):
         help="The longest that a lease may run from now on, extensions included: seconds, or 8h. "
         "0: as long as somebody asks for.",
     )
+    extend_while_awaited = Bool(
+        False,
+        help="Whether a lease can be extended although somebody in the queue would have to wait "
+        "longer for what is held.",
+    ).tag(config=True)
 
 
-def end_of(core: Core, demand: Demand, owner: str) -> float | None:
+def end_of(
+    core: Core, demand: Demand, owner: str, before: EnvironmentRow | None = None
+) -> float | None:
     """Return when a lease that begins now ends (steady seconds); ``None``: it has no end.
 
-    Where the owner's quota bounds leases, who asks for none has one of that length.
+    Where the owner's quota bounds leases, who asks for none has one of that length. ``before`` is
+    an environment that keeps its devices: its lease stays as it is if somebody who waits would
+    wait longer for them.
 
     Raises
     ------
@@ -48,7 +59,10 @@ def end_of(core: Core, demand: Demand, owner: str) -> float | None:
     if demand.duration is not None:
         _check(core, demand.duration)
     seconds = core.quotas.lease(owner, demand.duration)
-    return None if seconds is None else core.steady() + seconds
+    end = None if seconds is None else core.steady() + seconds
+    if before is not None and before.expires is not None and (end is None or end > before.expires):
+        return before.expires if _delayed(core, before, end) is not None else end
+    return end
 
 
 def extend(core: Core, row: EnvironmentRow, duration: int | str) -> EnvironmentRow:
@@ -59,7 +73,7 @@ def extend(core: Core, row: EnvironmentRow, duration: int | str) -> EnvironmentR
     BadRequest, OutOfRange
         That is no duration, or longer than leases may be.
     Conflict
-        There is no lease.
+        There is no lease, or somebody who waits would wait longer.
     """
     seconds = parse_duration(duration)
     if row.expires is None or not core.books.grants.get(row.id):
@@ -72,6 +86,23 @@ def extend(core: Core, row: EnvironmentRow, duration: int | str) -> EnvironmentR
     end = max(row.expires, core.steady()) + seconds
     _check(core, end - core.steady())
     core.quotas.lease(row.owner, end - core.steady())
+    waiter = _delayed(core, row, end)
+    if waiter is not None:
+        shown = seen(core, waiter, owner_of(row))
+        who = f"{shown.name} of {shown.user}" if shown.name else shown.user
+        raise Conflict(
+            f"{who} waits for what is held here, and would have to wait longer.",
+            hint="Your lease stays as it is. Agree with them, or get in line for another turn: "
+            "`%gpu attach … --wait`.",
+        )
+    return msgspec.structs.replace(row, expires=end)
+
+
+def promise(core: Core, row: EnvironmentRow, seconds: float) -> EnvironmentRow:
+    """Return an environment that gives back what it has in so many seconds, or before."""
+    end = core.steady() + seconds
+    if not core.books.grants.get(row.id) or (row.expires is not None and row.expires <= end):
+        return row
     return msgspec.structs.replace(row, expires=end)
 
 
@@ -81,6 +112,13 @@ def shown(core: Core, row: EnvironmentRow) -> datetime | None:
         return None
     end = core.stamp(core.clock() + row.expires - core.steady() + 0.5)
     return end - timedelta(microseconds=end.microsecond)
+
+
+def _delayed(core: Core, row: EnvironmentRow, end: float | None) -> EnvironmentRow | None:
+    """Return who would wait longer if a lease ended then; nobody, where that is allowed."""
+    if core.config.of(Leases).extend_while_awaited:
+        return None
+    return core.line.delayed(row, None if end is None else end - core.steady())
 
 
 class Announcer:

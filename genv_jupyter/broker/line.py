@@ -105,6 +105,15 @@ class Line:
         free = {slot.uuid for slot in queueing.open_to(slots, closed, demand, own)}
         return {slot.uuid: closed[slot.uuid] for slot in slots if slot.uuid not in free}
 
+    def delayed(self, row: EnvironmentRow, left: float | None) -> EnvironmentRow | None:
+        """Return the first who would wait longer if an environment kept what it has for so many
+        seconds (``None``: without an end), and not until its lease ends."""
+        if not self.core.books.tickets:
+            return None
+        _, line = self._line()
+        found = queueing.delayed(line, self.stays(), self.core.policy, row.id, left)
+        return None if found is None else self.core.books.environments[found.environment]
+
     def _line(self) -> tuple[list[TicketRow], list[Waiting]]:
         """Return who waits, without those whose devices cannot be known at present."""
         tickets: list[TicketRow] = []

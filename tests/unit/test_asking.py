@@ -106,6 +106,19 @@ def test_answer_reaches_who_asked_and_ends_the_question(desk: Bench) -> None:
         desk.broker.asking.answer(desk.me, notice.id, Answer(minutes=30))
 
 
+@pytest.mark.parametrize("has", [None, "10m", "2h"])
+def test_answer_in_minutes_gives_a_lease_and_never_a_longer_one(
+    desk: Bench, has: str | None
+) -> None:
+    holder, other = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
+    holder.attach(Request(gpus=2, duration=has))
+    ask(other)
+    desk.broker.asking.answer(desk.me, reads(holder).id, Answer(minutes=30))
+    expires = holder.now.expires
+    assert expires is not None
+    assert expires.timestamp() - desk.clock.now == (600 if has == "10m" else 1800)
+
+
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [

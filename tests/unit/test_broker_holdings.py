@@ -113,3 +113,22 @@ def test_what_a_server_has_not_confirmed_is_wanted_again(desk: Bench) -> None:
     desk.applied(kernel.id)
     desk.broker.renew_wants(desk.server)
     assert desk.broker.take_wants(desk.server) == ()
+
+
+def test_who_uses_too_much_may_ask_for_more_and_is_no_outsider(tmp_path: Path) -> None:
+    with bench(tmp_path) as desk:
+        kernel, other = desk.kernel("greedy.ipynb"), desk.kernel()
+        kernel.attach(Request(devices=("0",), memory="12GiB"))
+        kernel.use(0, 20 * GIB)
+        desk.tick()
+        with pytest.raises(NoCapacity) as refusal:
+            other.attach(Request(devices=("0",), memory="9GiB"))
+        assert "GPU 0 has 4 GiB left of 24 GiB; environments use 8 GiB more of it than they were "
+        assert "granted" in refusal.value.message
+        assert "outside any environment" not in refusal.value.message
+        for amount in (20, 22, 24):  # within one reading
+            asked = Request(devices=("0",), memory=f"{amount}GiB")
+            after = desk.broker.attach(desk.me, kernel.id, asked, cuda="unknown")
+            assert [grant.memory for grant in after.grants] == [amount * GIB]
+        with pytest.raises(NoCapacity):
+            other.attach(Request(devices=("0",), memory="1GiB"))

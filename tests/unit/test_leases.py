@@ -218,3 +218,80 @@ def test_announcement_says_what_the_rule_will_do(tmp_path: Path, dry_run: list[s
         desk.pass_time(2 * HOUR - 60)
         [notice] = told(desk)
         assert ("restarted" in notice.message and "2 min" in notice.message) is (not dry_run)
+
+
+# -- while somebody waits --------------------------------------------------------------------------
+
+
+def waits(kernel: Kernel, request: Request = WHOLE) -> None:
+    asked = msgspec.structs.replace(request, wait="1h")
+    kernel.bench.broker.attach(kernel.bench.me, kernel.id, asked, cuda="not_initialized")
+    assert kernel.now.state == "waiting"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Bench]:
+    with bench(tmp_path, "1x24GiB") as made:
+        yield made
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_lease_is_not_extended_while_somebody_waits_for_what_is_held(
+    one: Bench, over: bool
+) -> None:
+    holder, other = one.kernel("a.ipynb"), one.kernel("b.ipynb")
+    holder.attach(TWO_HOURS)
+    one.pass_time(3 * HOUR if over else HOUR)
+    waits(other)
+    before = left(holder)
+    for duration in (1, "1h"):  # a second at a time is no way around it
+        with pytest.raises(
+            Conflict, match=r"^b.ipynb of .+ waits for what is held here"
+        ) as refusal:
+            extend(holder, duration)
+        assert "lease stays as it is" in refusal.value.hint and left(holder) == before
+    one.broker.queue.leave(one.me, one.broker.tickets(one.me)[0].id)
+    extend(holder, "1h")
+    assert left(holder) == (HOUR if over else 2 * HOUR)
+
+
+def test_same_request_again_does_not_move_the_end_past_somebody_who_waits(one: Bench) -> None:
+    holder, other = one.kernel("a.ipynb"), one.kernel("b.ipynb")
+    holder.attach(TWO_HOURS)
+    one.pass_time(HOUR)
+    waits(other)
+    for again in (TWO_HOURS, WHOLE, msgspec.structs.replace(HALF, duration="8h")):
+        holder.attach(again)  # Run All must work
+        assert left(holder) == HOUR
+    holder.attach(msgspec.structs.replace(HALF, duration="30m"))
+    assert left(holder) == HOUR / 2, "sooner is welcome"
+
+
+def test_lease_is_extended_where_nobody_would_wait_longer(desk: Bench) -> None:
+    soon, late, other = (desk.kernel(f"{name}.ipynb") for name in "abc")
+    soon.attach(msgspec.structs.replace(WHOLE, duration="1h"))
+    late.attach(TWO_HOURS)
+    waits(other)
+    extend(late, "1h")
+    assert left(late) == 3 * HOUR
+    with pytest.raises(Conflict, match="waits"):
+        extend(soon, "1h")
+
+
+def test_whoever_runs_the_broker_may_let_leases_grow_all_the_same(tmp_path: Path) -> None:
+    config = BrokerConfig(Config({"Leases": {"extend_while_awaited": True}}))
+    with bench(tmp_path, "1x24GiB", config=config) as desk:
+        holder, other = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
+        holder.attach(TWO_HOURS)
+        waits(other)
+        extend(holder, "1h")
+        assert left(holder) == 3 * HOUR
+
+
+def test_who_waits_for_another_device_delays_no_extension(desk: Bench) -> None:
+    first, second, other = (desk.kernel(f"{name}.ipynb") for name in "abc")
+    first.attach(Request(devices=("0",), duration="1h"))
+    second.attach(Request(devices=("1",)))
+    waits(other, Request(devices=("1",)))
+    extend(first, "1h")
+    assert left(first) == 2 * HOUR

@@ -11,7 +11,7 @@ import pytest
 
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.rules import enforcer
-from genv_jupyter.model import EnvironmentPatch
+from genv_jupyter.model import EnvironmentPatch, Request
 from tests.unit.brokers import GIB, HALF, WHOLE, Kernel
 from tests.unit.ruled import CHILD, GRACE, PAUSE, Ruled, child_of, gone
 
@@ -123,6 +123,23 @@ def test_a_kernel_in_the_middle_of_a_restart_is_not_idle(ruled: MakeRuled) -> No
     desk.tell(kernel.id, phase="starting")
     desk.pass_(5)
     assert desk.acted() == [] and [it.state for it in kernel.now.grants] == ["granted"]
+
+
+def test_who_asks_for_more_in_the_last_moment_is_not_over_the_cap(
+    ruled: MakeRuled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = ruled(cap="act", cap_grace=GRACE)
+    kernel = desk.kernel(process=desk.script(CHILD))
+    kernel.attach(HALF)
+    child = child_of(kernel.process)
+    desk.uses(0, kernel.process.pid, GIB)
+    desk.uses(0, child, 20 * GIB)
+    desk.pass_(GRACE)
+    Moment(desk, "before", monkeypatch).pass_(
+        lambda: kernel.attach(Request(devices=("0",), memory="22GiB"), cuda="unknown")
+    )
+    assert kernel.now.grants[0].memory == 22 * GIB
+    assert desk.acted() == [] and not gone(child)
 
 
 def test_a_quota_that_is_raised_in_the_last_moment_counts(
