@@ -125,6 +125,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     ``pending`` is a request that waits. ``reason`` says in a sentence why the state is what it
     is, where the state alone does not. ``ended`` (owner and admins) says why the process before
     the present one died, where that was the GPU's, the host's or a rule's doing.
+    ``kernel_state_since`` is when the kernel came to be in its state, where that was seen.
     """
 
     id: str
@@ -149,6 +150,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     environ: dict[str, str | None] | None = None
     processes: tuple[Process, ...] | None = None
     ended: str | None = None
+    kernel_state_since: Time | None = None
 
 
 class DeviceGrant(Struct, frozen=True, kw_only=True):
@@ -332,6 +334,7 @@ class KernelReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str | None = None
     kernel_state: KernelState | None = None
     idle_since: Time | None = None
+    kernel_state_since: Time | None = None
     previous: str | None = None
     pool: str | None = None
     unattached: Literal["hide", "all"] | None = None
@@ -388,7 +391,9 @@ class Want(Struct, frozen=True, kw_only=True):
 class BrokerHealth(Struct, frozen=True, kw_only=True):
     """Answer of ``GET health``. ``driver`` is a sentence when the driver has trouble.
 
-    ``notices`` are about the broker itself, ``rules`` those that it keeps to.
+    ``notices`` are about the broker itself, ``rules`` those that it keeps to. ``user`` is the
+    caller as others see them. ``quotas`` grows whenever a rule of quotas is set, changed or
+    forgotten; 0: nothing is bounded for anybody.
     """
 
     version: str
@@ -403,6 +408,8 @@ class BrokerHealth(Struct, frozen=True, kw_only=True):
     revision: int
     notices: tuple[str, ...] = ()
     rules: tuple[RuleInForce, ...] = ()
+    user: str | None = None
+    quotas: int = 0
 
 
 class RuleActions(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from genv_jupyter.units import parse_duration
 
 class HealthHandler(Verbs):
     async def get(self) -> None:
-        await self.answer(self.host.broker.health)
+        await self.answer(lambda: self.host.broker.health(self.caller))
 
 
 class DevicesHandler(Verbs):

@@ -36,6 +36,7 @@ class Pulse(Struct):
 
     state: KernelState = "unknown"
     idle_since: datetime | None = None
+    since: datetime | None = None
 
 
 class Former(Struct, frozen=True):

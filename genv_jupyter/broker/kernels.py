@@ -150,9 +150,11 @@ def _present(
 def _feel_pulse(books: Books, kernel: str, report: KernelReport) -> None:
     """Take in whether a kernel is idle: shown, and no matter of the ledger."""
     pulse = books.pulse(kernel)
-    told = report.kernel_state, report.idle_since
-    if report.kernel_state is not None and told != (pulse.state, pulse.idle_since):
+    told = report.kernel_state, report.idle_since, report.kernel_state_since
+    known = pulse.state, pulse.idle_since, pulse.since
+    if report.kernel_state is not None and told != known:
         pulse.state, pulse.idle_since = report.kernel_state, report.idle_since
+        pulse.since = report.kernel_state_since
         books.touch(kernel)
 
 

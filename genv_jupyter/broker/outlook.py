@@ -47,14 +47,15 @@ class Outlook:
     lines: QueueNews
     rules: Enforcer
     tally: Tally
-    _told_trouble: str | None = None
+    _told: tuple[str | None, int] = (None, 0)
+    """What of the broker's own health was told last: the driver's trouble, and its quotas."""
 
     # -- reading --------------------------------------------------------------------------------
 
-    def health(self) -> BrokerHealth:
+    def health(self, viewer: Principal | None = None) -> BrokerHealth:
         """Say how the broker and the driver are."""
         with self.lock:
-            return views.health_view(self.core)
+            return views.health_view(self.core, viewer)
 
     def devices(
         self,
@@ -161,8 +162,9 @@ class Outlook:
         with self.lock:
             books = self.books
             devices, environments = books.changed_devices, books.changed_environments
-            trouble, self._told_trouble = self._told_trouble, self.core.inventory.trouble
-            health = self.health() if trouble != self._told_trouble else None
+            told = self._told
+            self._told = self.core.inventory.trouble, self.core.quotas.rules.revision
+            health = self._told != told
             usage = self.news.take(environments, devices)
             noticed = self.core.board.news()
             left, queued = self.core.leftovers.news(), self.lines.changed()
@@ -177,7 +179,7 @@ class Outlook:
             )
             return {
                 principal: Event(
-                    health=health,
+                    health=self.health(principal) if health else None,
                     revision=books.revision,
                     devices=tuple(
                         views.device_view(self.core, uuid, principal)
@@ -211,7 +213,7 @@ class Outlook:
                     for environment in self.books.grants
                     if may_see(self.books.environments[environment], principal)
                 ),
-                health=self.health(),
+                health=self.health(principal),
                 notices=tuple(self.core.board.of(principal)),
                 leftovers=tuple(self.core.leftovers.of(principal)),
                 queue=tickets(self.core, principal),

@@ -48,6 +48,7 @@ class QuotaRules:
         self._stored: dict[str, QuotaRow] = {}
         self._rules: dict[str, Bounds] = {}
         self._read_from: object = None
+        self._revision = 0
         self._hooked: dict[str, tuple[float, Bounds]] = {}
         if records is not None:
             try:
@@ -64,6 +65,11 @@ class QuotaRules:
     def any(self) -> bool:
         """Whether anything may be bounded at all."""
         return bool(self._all()) or self.settings.quota_for is not None
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with every change of a rule; 0 while nothing may be bounded."""
+        return self._revision if self.any else 0
 
     def bound(self, quantity: Quantity, owner: str) -> Bound:
         """Return what bounds a quantity for an owner."""
@@ -83,6 +89,7 @@ class QuotaRules:
             }
             found.update({row.scope: read_limits(_decode(row)) for row in self._stored.values()})
             self._rules, self._read_from = found, self.core.config
+            self._revision += 1
             self._hooked.clear()
         return self._rules
 

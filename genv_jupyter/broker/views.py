@@ -34,7 +34,7 @@ from genv_jupyter.model import (
 _WEAKEST_FIRST: tuple[Applied, ...] = ("unknown", "pending", "at_restart", "live")
 
 
-def health_view(core: Core) -> BrokerHealth:
+def health_view(core: Core, viewer: Principal | None = None) -> BrokerHealth:
     """Show how the broker and the driver are."""
     inventory = core.inventory
     return BrokerHealth(
@@ -50,6 +50,8 @@ def health_view(core: Core) -> BrokerHealth:
         revision=core.books.revision,
         notices=tuple(core.notices),
         rules=core.config.of(Rules).in_force(),
+        user=None if viewer is None else viewer.name,
+        quotas=core.quotas.rules.revision,
     )
 
 
@@ -163,6 +165,7 @@ def environment_view(core: Core, row: EnvironmentRow, principal: Principal) -> E
         environ=environ_for(core, row) if mine and row.kind != "server" else None,
         processes=tuple(core.processes.get(row.id, ())) if mine else None,
         ended=core.deaths.of(row.id) if mine else None,
+        kernel_state_since=pulse.since,
     )
 
 

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -145,8 +144,7 @@ class ServerHost(Host):
             return
         state: KernelState = change.new if change.new in get_args(KernelState) else "unknown"
         if state != kernel.state:
-            kernel.state = state
-            kernel.idle_since = datetime.now(UTC) if state == "idle" else None
+            kernel.become(state)
             self._soon(kernel)
 
     def _soon(self, kernel: Kernel) -> None:

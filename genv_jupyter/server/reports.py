@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -53,6 +53,7 @@ class Kernel:
     path: str | None = None
     state: KernelState = "starting"
     idle_since: datetime | None = None
+    since: datetime | None = None
     pool: str | None = None
     unattached: Literal["hide", "all"] = "hide"
     previous: str | None = None
@@ -64,7 +65,13 @@ class Kernel:
         """Begin another start."""
         self.launch = max(self.launch + 1, int(time.time() * 1000))
         self.pid = None
-        self.state, self.idle_since = "starting", None
+        self.become("starting")
+
+    def become(self, state: KernelState) -> None:
+        """Note that its state is another one now."""
+        if state != self.state or self.since is None:
+            self.state, self.since = state, datetime.now(UTC)
+            self.idle_since = self.since if state == "idle" else None
 
     def born(self, pid: int) -> KernelReport:
         """Return what is to be told of the process, once it is there."""
@@ -82,6 +89,7 @@ class Kernel:
             path=self.path,
             kernel_state=self.state,
             idle_since=self.idle_since,
+            kernel_state_since=self.since,
             pool=self.pool,
             unattached=self.unattached,
             **more,
@@ -163,13 +171,13 @@ class Reports:
     def restarting(self, kernel: Kernel, died: int | None = None) -> Future[Environment]:
         """Tell that the process is about to be replaced; ``died``: with which status by itself."""
         kernel.pid = None
-        kernel.state, kernel.idle_since = "restarting", None
+        kernel.become("restarting")
         report = kernel.report(phase="restarting", died=died)
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 
     def not_started(self, kernel: Kernel, error: Exception) -> Future[Environment]:
         """Tell that a restart has failed; the grants wait for another. Again is the same."""
-        kernel.state, kernel.idle_since = "dead", None
+        kernel.become("dead")
         report = kernel.report(failure=str(error) or type(error).__name__)
         return self._lanes.submit(kernel.id, lambda: self._tell(kernel.id, report))
 

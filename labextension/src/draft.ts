@@ -24,6 +24,26 @@ export const HALF: IDraft = {
   wait: ''
 };
 
+/** Begin with what is held, where the form has it, so that one thing of it can be changed. */
+export function draftOf(
+  held: IRequest | null,
+  devices: readonly IDevice[]
+): IDraft {
+  const { gpus, fraction, memory, devices: named } = held ?? {};
+  if (!held || (gpus && fraction) || !(gpus || fraction || memory)) {
+    return HALF;
+  }
+  const known = (named ?? []).every(name =>
+    devices.some(({ uuid }) => uuid === name)
+  );
+  return {
+    ...HALF,
+    share: String(fraction ?? gpus ?? ''),
+    memory: String(memory ?? ''),
+    devices: known ? (named ?? []) : []
+  };
+}
+
 /** Read the share; null where nothing, or no number, was typed. */
 export function shareOf(draft: IDraft): number | null {
   const text = draft.share.trim().replace(',', '.');

@@ -1,7 +1,7 @@
 import type { IDisposable } from '@lumino/disposable';
 import type { IGrant, IQuota } from './api/types';
 import { isOver, isUnsummed } from './quota';
-import type { IState } from './state';
+import { isMine, type IState } from './state';
 import type { GpuStore } from './store';
 
 /** GPU hours are first added up when somebody wants to know them: so often, and so soon, again. */
@@ -16,8 +16,8 @@ export interface IQuotaSource {
 /**
  * Keeps the reader's quota in the store, as long as somebody looks.
  *
- * It is not polled: it is asked for when what it is counted from has changed, which the stream of
- * events tells, and when a period begins anew.
+ * It is not polled: it is asked for when a rule of quotas or what is counted has changed, which the
+ * stream of events tells, and when a period begins anew. Where no rule bounds anybody it never is.
  */
 export class QuotaWatch implements IDisposable {
   constructor(
@@ -35,6 +35,11 @@ export class QuotaWatch implements IDisposable {
     if (state.connection.kind !== 'open') {
       this._key = null;
       this._tries = 0;
+    } else if (!state.health?.quotas) {
+      this._key = null;
+      if (state.quota) {
+        this.store.bound(null);
+      }
     } else if (!this._asking && (come || this.changed(state))) {
       void this.ask();
     }
@@ -65,7 +70,7 @@ export class QuotaWatch implements IDisposable {
     } finally {
       this._asking = false;
     }
-    if (this._isDisposed) {
+    if (this._isDisposed || !this.store.state.health?.quotas) {
       return;
     }
     this._key = keyOf({ ...asked, quota: known });
@@ -85,14 +90,14 @@ export class QuotaWatch implements IDisposable {
 
 /** All that the reader's quota depends on, of what the stream tells. */
 function keyOf(state: IState): string {
-  const user = state.quota?.view.user;
+  const user = state.health?.user;
   const held = [...state.environments.values()]
-    .filter(one => (user ? one.user === user : one.processes !== null))
-    .filter(one => one.grants.length)
+    .filter(one => one.grants.length && isMine(state, one))
     .map(one => [one.id, one.grants.map(heldOf)]);
   const waiting = state.queue.filter(one => one.user === user).length;
   const told = state.notices.filter(one => one.kind === 'quota');
-  return JSON.stringify([held, waiting, told.map(one => one.message)]);
+  const said = told.map(one => one.message);
+  return JSON.stringify([state.health?.quotas, held, waiting, said]);
 }
 
 function heldOf(grant: IGrant): unknown[] {

@@ -9,6 +9,7 @@ export const SECTIONS = [
   'environments',
   'queue',
   'quota',
+  'told',
   'leftovers'
 ] as const;
 

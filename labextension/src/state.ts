@@ -127,6 +127,29 @@ export function applyEvent(
   };
 }
 
+/** Whether an environment is the reader's: an administrator may do things to others', too. */
+export function isMine(
+  { health }: IState,
+  environment: IEnvironment | undefined
+): boolean {
+  const user = health?.user ?? null;
+  return (
+    !!environment &&
+    environment.processes !== null &&
+    (user === null || environment.user === user)
+  );
+}
+
+/** The notices that are told to the reader, and those that an administrator sees besides. */
+export function noticesOf({ health, notices }: IState): {
+  mine: readonly INotice[];
+  others: readonly INotice[];
+} {
+  const user = health?.user ?? null;
+  const mine = notices.filter(one => user === null || one.user === user);
+  return { mine, others: notices.filter(one => !mine.includes(one)) };
+}
+
 /** Return a map with one entry set, or gone where the value is null. */
 export function withEntry<T>(
   map: ReadonlyMap<string, T>,

@@ -145,18 +145,12 @@ export function deviceLabel(device: IDevice, trans: TranslationBundle): string {
     : trans.__('GPU %1', device.index);
 }
 
-/** How a device is, in a line: how busy, by how many held, and its health. */
+/** How a device is, in a line: how busy, how warm, and by how many held. */
 export function deviceState(
   device: IDevice,
   folded: boolean,
   trans: TranslationBundle
 ): string {
-  const health: Record<IDevice['health'], string> = {
-    ok: '',
-    lost: trans.__('lost'),
-    unreliable: trans.__('unreliable'),
-    unknown: trans.__('not answering')
-  };
   const busy =
     device.utilization === null || device.health === 'lost'
       ? ''
@@ -170,9 +164,7 @@ export function deviceState(
   const count = device.grants.length;
   const holders =
     folded && count ? trans._n('1 holder', '%1 holders', count) : '';
-  return [health[device.health], busy, warm, watts, holders]
-    .filter(it => it)
-    .join(' · ');
+  return [busy, warm, watts, holders].filter(it => it).join(' · ');
 }
 
 /** What a grant gives, in words: `whole, 23.5 GiB`, `50 %, 11.8 GiB`, `3.7 GiB`. */

@@ -46,13 +46,17 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-function draw(devices = [device(), device({ uuid: 'GPU-1', index: 1 })]): void {
+function draw(
+  devices = [device(), device({ uuid: 'GPU-1', index: 1 })],
+  held: IRequest | null = null
+): void {
   act(() =>
     root.render(
       <Attach
         devices={devices}
         own="kernel-1"
-        holding={false}
+        holding={held !== null}
+        held={held}
         disabled={false}
         refused={false}
         attach={attach}
@@ -173,4 +177,17 @@ it('the form is not sent while it is known to be refused', async () => {
       ?.dispatchEvent(new Event('submit', { bubbles: true, cancelable: true }))
   );
   expect(attach).not.toHaveBeenCalled();
+});
+
+it('what is held is not offered again, and the form begins with it', async () => {
+  draw(undefined, { fraction: 0.5, name: 'llm', duration: 3600 });
+  expect(() => button('Attach ½ GPU')).toThrow();
+  expect(button('Attach 1 GPU').disabled).toBe(false);
+  draw(undefined, { gpus: 1 });
+  expect(() => button('Attach 1 GPU')).toThrow();
+  draw(undefined, { fraction: 0.5, memory: '4G' });
+  expect(button('Attach ½ GPU').disabled).toBe(false);
+  act(() => button('Other…').click());
+  await wait(250);
+  expect(place.mock.calls).toEqual([[{ fraction: 0.5, memory: '4G' }]]);
 });

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
 import {
+  draftOf,
   HALF,
   landings,
   requestOf,
@@ -7,6 +8,7 @@ import {
   stepped,
   withDevice
 } from '../src/draft';
+import type { IRequest } from '../src/api/types';
 import { device, deviceGrant, grant, trans } from './samples';
 
 const GIB = 2 ** 30;
@@ -94,4 +96,19 @@ it('what a request leaves counts what is held now as free', () => {
   expect(left(whole)).toEqual([18 * GIB, 0]);
   const odd = device({ memory_usable: null });
   expect(landings([odd], 'kernel-1', [grant()])[0].left).toBeNull();
+});
+
+it('the form begins with what is held, where it has that', () => {
+  const devices = [device()];
+  const begin = (held: IRequest | null) => requestOf(draftOf(held, devices));
+  expect(begin(null)).toEqual({ fraction: 0.5 });
+  expect(begin({ gpus: 1 })).toEqual({ gpus: 1 });
+  expect(begin({ memory: '4G', devices: ['GPU-0'] })).toEqual({
+    memory: '4G',
+    devices: ['GPU-0']
+  });
+  expect(begin({ fraction: 0.25, duration: 60 })).toEqual({ fraction: 0.25 });
+  expect(begin({ fraction: 0.5, devices: ['0'] })).toEqual({ fraction: 0.5 });
+  expect(begin({ gpus: 2, fraction: 0.5 })).toEqual({ fraction: 0.5 });
+  expect(begin({ devices: ['GPU-0'] })).toEqual({ fraction: 0.5 });
 });

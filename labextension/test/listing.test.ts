@@ -101,6 +101,12 @@ it('names and kernels are said in words', () => {
     'a shell'
   );
   expect(kernelText(sample[1], now, trans)).toBe('busy');
+  const busy = (kernel_state_since: string) =>
+    environment({ kernel_state: 'busy', kernel_state_since });
+  expect(kernelText(busy('2026-01-01T11:00:00Z'), now, trans)).toBe(
+    'busy 1 h 00 min'
+  );
+  expect(kernelText(busy('2026-01-01T11:59:30Z'), now, trans)).toBe('busy');
   expect(
     kernelText(environment({ idle_since: '2026-01-01T11:48:00Z' }), now, trans)
   ).toBe('idle 12 min');

@@ -2,12 +2,14 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import manifest from '../../package.json';
-import { bareStringsOf, stringsOf } from './strings';
+import { translated } from '../src/schema';
+import { bareStringsOf, stringsOf, stringsOfSchema } from './strings';
 
 const SOURCES = join(__dirname, '../src');
 const LOCALES = join(__dirname, '../../genv_jupyter/locale');
 const DOMAIN = 'genv_jupyter';
-const strings = stringsOf(SOURCES);
+const SCHEMA = join(__dirname, '../schema/gpu.json');
+const strings = [...stringsOf(SOURCES), ...stringsOfSchema(SCHEMA)];
 
 type Catalogue = Record<string, string[]> & { '': Record<string, string> };
 
@@ -22,6 +24,22 @@ const places = (text: string) => [...new Set(text.match(/%\d/g) ?? [])].sort();
 it('every string of the front end can be translated', () => {
   expect(strings.length).toBeGreaterThan(100);
   expect(bareStringsOf(SOURCES)).toEqual([]);
+});
+
+it('a schema is translated where people read it, and only there', () => {
+  const trans = { gettext: (text: string) => `<${text}>` };
+  const schema = {
+    title: 'GPU panel',
+    type: 'string',
+    properties: { units: { oneOf: [{ const: 'GB', title: 'GB' }] } },
+    default: 'GB'
+  };
+  expect(translated(schema, trans as never)).toEqual({
+    title: '<GPU panel>',
+    type: 'string',
+    properties: { units: { oneOf: [{ const: 'GB', title: '<GB>' }] } },
+    default: 'GB'
+  });
 });
 
 describe.each(readdirSync(LOCALES))('%s', language => {

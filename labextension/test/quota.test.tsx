@@ -2,7 +2,7 @@ import React from 'react';
 import { renderToStaticMarkup } from 'react-dom/server';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { ApiError } from '../src/api/client';
-import type { IQuota, IQuotaUse } from '../src/api/types';
+import type { IHealth, IQuota, IQuotaUse } from '../src/api/types';
 import { Quota } from '../src/components/Quota';
 import { boundedOf, quotaNote, quotaText } from '../src/quota';
 import { QuotaWatch } from '../src/quotawatch';
@@ -127,6 +127,7 @@ const look = async (come = false) => {
   watch.look(come);
   await settle();
 };
+const health = { user: 'user', quotas: 1 } as IHealth;
 const holding = (memory: number) =>
   environment({ grants: [grant({ memory })], processes: [] });
 
@@ -157,7 +158,7 @@ afterEach(() => {
 it('it is asked for when what the reader holds has changed, and not else', async () => {
   await look();
   expect(asked, 'there is no broker yet').toBe(0);
-  store.apply(event({ snapshot: true, environments: [holding(GIB)] }));
+  store.apply(event({ health, snapshot: true, environments: [holding(GIB)] }));
   await settle();
   expect(asked).toBe(1);
   expect(store.state.quota?.view.quantities).toHaveLength(1);
@@ -178,7 +179,7 @@ it('it is asked for when what the reader holds has changed, and not else', async
 it('what changes while it is asked for is not missed', async () => {
   let tell: (view: IQuota) => void = () => undefined;
   answer = () => new Promise(resolve => (tell = resolve));
-  store.apply(event({ snapshot: true }));
+  store.apply(event({ health, snapshot: true }));
   store.apply(event({ environments: [holding(GIB)] }));
   store.apply(event({ environments: [holding(2 * GIB)] }));
   expect(asked).toBe(1);
@@ -191,7 +192,7 @@ it('what changes while it is asked for is not missed', async () => {
 
 it('a period that is over is asked for once, also where clocks are not in step', async () => {
   answer = async () => quota(hours({ used: 1 }));
-  store.apply(event({ snapshot: true }));
+  store.apply(event({ health, snapshot: true }));
   await settle();
   vi.setSystemTime(Date.parse(TOMORROW) + 1000);
   await look();
@@ -201,7 +202,7 @@ it('a period that is over is asked for once, also where clocks are not in step',
 
 it('hours that are not yet added up are asked for again, a few times', async () => {
   answer = async () => quota(hours({ used: asked < 3 ? null : 1 }));
-  store.apply(event({ snapshot: true }));
+  store.apply(event({ health, snapshot: true }));
   await vi.advanceTimersByTimeAsync(60_000);
   expect(asked).toBe(3);
   answer = async () => quota(hours({ used: null }));
@@ -211,7 +212,7 @@ it('hours that are not yet added up are asked for again, a few times', async () 
 });
 
 it('a refusal leaves what was known, and is not asked for again and again', async () => {
-  store.apply(event({ snapshot: true }));
+  store.apply(event({ health, snapshot: true }));
   await settle();
   answer = () => Promise.reject(new ApiError(503, 'unavailable', '', ''));
   store.apply(event({ environments: [holding(GIB)] }));
@@ -220,16 +221,38 @@ it('a refusal leaves what was known, and is not asked for again and again', asyn
   expect(asked).toBe(2);
   expect(store.state.quota?.view.user).toBe('user');
   answer = async () => quota(part({ used: 1 }));
-  store.apply(event({ snapshot: true, environments: [holding(2 * GIB)] }));
+  store.apply(
+    event({ health, snapshot: true, environments: [holding(2 * GIB)] })
+  );
   await settle();
   expect(asked).toBe(3);
 });
 
+it('where no rule bounds anybody it is never asked for', async () => {
+  const free = { user: 'user', quotas: 0 } as IHealth;
+  store.apply(event({ snapshot: true, health: free }));
+  store.apply(event({ environments: [holding(GIB)] }));
+  await look(true);
+  expect(asked).toBe(0);
+
+  store.apply(event({ health }));
+  await settle();
+  expect(asked, 'a rule was set').toBe(1);
+  store.apply(event({ health: { ...health, quotas: 2 } }));
+  await settle();
+  expect(asked, 'and another one').toBe(2);
+  expect(store.state.quota).not.toBeNull();
+  store.apply(event({ health: free }));
+  await settle();
+  expect(asked, 'and all were forgotten').toBe(2);
+  expect(store.state.quota).toBeNull();
+});
+
 it('another broker is asked anew', async () => {
-  store.apply(event({ snapshot: true }));
+  store.apply(event({ health, snapshot: true }));
   await settle();
   store.connect({ kind: 'disconnected' });
-  store.apply(event({ snapshot: true }));
+  store.apply(event({ health, snapshot: true }));
   await settle();
   expect(asked).toBe(2);
 });

@@ -112,6 +112,7 @@ export function environment(changes: Partial<IEnvironment> = {}): IEnvironment {
     server: 'server-1',
     kernel_state: 'idle',
     idle_since: null,
+    kernel_state_since: null,
     request: null,
     pending: null,
     grants: [],

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { applyEvent, INITIAL } from '../src/state';
+import type { IHealth, INotice } from '../src/api/types';
+import { applyEvent, INITIAL, isMine, noticesOf } from '../src/state';
 import { GpuStore } from '../src/store';
 import { device, environment, event } from './samples';
 
@@ -84,4 +85,33 @@ it('after dispose nothing changes and nobody is told', () => {
   store.connect({ kind: 'open' });
   expect(store.state.connection.kind).toBe('connecting');
   expect(told).toBe(0);
+});
+
+it('to an administrator what is others’ is not theirs', () => {
+  const health = { user: 'ann' } as IHealth;
+  const mine = environment({ user: 'ann', processes: [] });
+  const seen = environment({ id: 'kernel-2', user: 'bob', processes: [] });
+  const told = (user: string) => ({ id: user, user }) as INotice;
+  const state = applyEvent(
+    loaded,
+    event({
+      snapshot: true,
+      health,
+      environments: [mine, seen],
+      notices: [told('ann'), told('bob')]
+    })
+  );
+  expect(isMine(state, mine)).toBe(true);
+  expect(isMine(state, seen)).toBe(false);
+  expect(isMine(state, { ...mine, processes: null })).toBe(false);
+  expect(isMine(state, undefined)).toBe(false);
+  const { mine: own, others } = noticesOf(state);
+  expect([own, others].map(list => list.map(one => one.id))).toEqual([
+    ['ann'],
+    ['bob']
+  ]);
+  // An older broker does not say who the reader is.
+  const old = { ...state, health: { ...health, user: null } };
+  expect(isMine(old, seen)).toBe(true);
+  expect(noticesOf(old).mine).toHaveLength(2);
 });

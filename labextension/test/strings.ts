@@ -45,6 +45,19 @@ export function stringsOf(directory: string): IString[] {
   return found;
 }
 
+/** Find the strings of a settings schema that people read. */
+export function stringsOfSchema(file: string): IString[] {
+  const found: IString[] = [];
+  JSON.parse(readFileSync(file, 'utf8'), (key, value: unknown) => {
+    if (READ.includes(key) && typeof value === 'string') {
+      found.push({ text: value, plural: null, file });
+    }
+    return value;
+  });
+  return found;
+}
+
+const READ = ['title', 'description', 'jupyter.lab.setting-icon-label'];
 const SHOWN = ['title', 'placeholder', 'alt', 'aria-label', 'caption'];
 
 /** Find what is shown without having been translated: text between tags, and attributes. */

@@ -97,7 +97,11 @@ it('free is what can still be granted', () => {
     )
   ).toBe(0);
   expect(freeMemory(device({ health: 'lost' }))).toBe(0);
-  const maintenance = { since: '2026-01-01T14:05:00Z', by: 'carol', reason: '' };
+  const maintenance = {
+    since: '2026-01-01T14:05:00Z',
+    by: 'carol',
+    reason: ''
+  };
   expect(freeMemory(device({ maintenance }))).toBe(0);
 });
 

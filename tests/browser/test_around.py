@@ -166,6 +166,12 @@ def test_in_another_language(jupyter: Jupyter, page: Page) -> None:
         notebook.panel.get_by_role("button", name="½ GPU zuteilen").click()
         expect(notebook.panel).to_contain_text("12 GiB frei")
         notebook.shoot("german")
+        notebook.command("settingeditor:open", query="GPU-Leiste")
+        editor = page.locator(".jp-SettingsPanel")
+        expect(editor.get_by_text("Einheit des Speichers").first).to_be_visible()
+        expect(editor).to_contain_text("Notebooks merken sich ihre GPU")
+        expect(editor).not_to_contain_text("Units of memory")
+        notebook.shoot("german-settings")
     finally:
         jupyter.call("PUT", language, {"raw": "{}"})
 

@@ -28,14 +28,16 @@ def test_what_is_used_and_left_of_it(page: Page, tmp_path: Path) -> None:
         memory = quota.locator("[data-quantity=memory]")
         hours = quota.locator("[data-quantity=hours_week]")
 
-        # None is set: there is nothing to be shown, whatever is held.
-        with page.expect_response("**/v1/quota*"):
-            notebook.attach("½ GPU")
+        # None is set: there is nothing to be shown, and nothing to be asked, whatever is held.
+        notebook.attach("½ GPU")
         notebook.expect_summary("GPU: ½")
+        expect(notebook.notebook).to_contain_text("0 of 12 GiB")
         expect(quota).to_have_count(0)
+        assert not asked
 
-        # One is set, and the next thing that happens to what is held tells of it.
+        # One is set, and the page is told of it.
         jupyter.gpu("PUT", "quotas/default", RULE)
+        expect(devices).to_contain_text("0.5 of 1.5")
         notebook.release()
         expect(devices).to_contain_text("0 of 1.5")
         expect(devices).to_contain_text("1.5 left · rule for everybody")
@@ -63,11 +65,18 @@ def test_what_is_used_and_left_of_it(page: Page, tmp_path: Path) -> None:
             notebook.theme(theme)
             assert violations(page, f"#{notebook.panel_id}") == []
 
-        # It is not polled.
+        # It is not polled, and can be folded away.
         expect(memory).to_contain_text("6 GiB")
+        fold = quota.get_by_role("button", name="My quota")
+        fold.press("Enter")
+        expect(devices).to_have_count(0)
+        fold.press("Enter")
+        expect(devices).to_be_visible()
         before = len(asked)
         page.wait_for_timeout(3000)
         assert len(asked) == before
-        quota.get_by_role("button", name="My quota").click()
-        expect(devices).to_have_count(0)
+        jupyter.gpu("DELETE", "quotas/default")
+        jupyter.gpu("DELETE", f"quotas/user:{user}")
+        expect(quota).to_have_count(0)
+        assert len(asked) <= before + 1, "where nothing is bounded nothing is asked"
         jupyter.close_kernels()

@@ -99,7 +99,7 @@ def test_follows_the_magic_over_one_socket(jupyter: Jupyter, page: Page) -> None
     sockets: list[WebSocket] = []
     calls: list[str] = []
     page.on("websocket", lambda socket: sockets.append(socket) if is_ours(socket.url) else None)
-    page.on("request", lambda call: calls.append(call.url) if is_told(call.url) else None)
+    page.on("request", lambda call: calls.append(call.url) if is_ours(call.url) else None)
     notebook = Notebook(page, jupyter, "llm.ipynb")
     notebook.open()
     notebook.show()
@@ -116,11 +116,6 @@ def test_follows_the_magic_over_one_socket(jupyter: Jupyter, page: Page) -> None
 
 def is_ours(url: str) -> bool:
     return "/genv-jupyter/" in url
-
-
-def is_told(url: str) -> bool:
-    """Say whether the stream tells that, too: quotas it does not, they are asked for anew."""
-    return is_ours(url) and "/quota" not in url
 
 
 def test_another_notebook_in_front_shows_its_own(jupyter: Jupyter, page: Page) -> None:

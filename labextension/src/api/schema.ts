@@ -549,6 +549,10 @@ export interface components {
             notices: string[];
             /** @default [] */
             rules: components["schemas"]["RuleInForce"][];
+            /** @default null */
+            user: string | null;
+            /** @default 0 */
+            quotas: number;
         };
         /**
          * RuleInForce
@@ -661,6 +665,7 @@ export interface components {
          *     `pending` is a request that waits. `reason` says in a sentence why the state is what it
          *     is, where the state alone does not. `ended` (owner and admins) says why the process before
          *     the present one died, where that was the GPU's, the host's or a rule's doing.
+         *     `kernel_state_since` is when the kernel came to be in its state, where that was seen.
          */
         Environment: {
             id: string;
@@ -695,6 +700,8 @@ export interface components {
             processes: components["schemas"]["Process"][] | null;
             /** @default null */
             ended: string | null;
+            /** @default null */
+            kernel_state_since: string | null;
         };
         /**
          * Request
@@ -1331,6 +1338,8 @@ export interface components {
             kernel_state?: ("busy" | "dead" | "idle" | "restarting" | "starting" | "unknown") | null;
             /** @default null */
             idle_since?: string | null;
+            /** @default null */
+            kernel_state_since?: string | null;
             /** @default null */
             previous?: string | null;
             /** @default null */

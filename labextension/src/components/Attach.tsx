@@ -4,6 +4,7 @@ import type { IDevice, IRequest } from '../api/types';
 import { landings } from '../draft';
 import { usePreview, type IPreview, type Place } from '../preview';
 import { formatMemory } from '../units';
+import { lasting } from '../wanted';
 import { amount, deviceLabel, freeMemory } from '../view';
 import { AttachForm } from './AttachForm';
 import { Blocked, type IBlockedActions } from './Blocked';
@@ -14,6 +15,8 @@ export interface IAttachProps {
   own: string;
   /** Whether something is held already: attaching then replaces it. */
   holding: boolean;
+  /** What is held was asked for so; null where nothing is. */
+  held: IRequest | null;
   disabled: boolean;
   /** Whether the last request was refused: what was typed then stays to be mended. */
   refused: boolean;
@@ -81,8 +84,9 @@ export function Attach(props: IAttachProps): JSX.Element {
           {holding ? trans.__('Change to') : trans.__('Attach')}
         </span>
         <span className="jp-Genv-choices">
-          {quick(trans.__('½ GPU'), HALF_OF_ONE)}
-          {quick(trans.__('1 GPU'), ONE)}
+          {!isSame(props.held, HALF_OF_ONE) &&
+            quick(trans.__('½ GPU'), HALF_OF_ONE)}
+          {!isSame(props.held, ONE) && quick(trans.__('1 GPU'), ONE)}
           <button
             type="button"
             className="jp-Genv-button"
@@ -122,6 +126,14 @@ interface INear {
 
 const HALF_OF_ONE: IRequest = { fraction: 0.5 };
 const ONE: IRequest = { gpus: 1 };
+
+/** Whether that is held which a choice would ask for. */
+function isSame(held: IRequest | null, choice: IRequest): boolean {
+  return (
+    held !== null &&
+    JSON.stringify(lasting(held)) === JSON.stringify(lasting(choice))
+  );
+}
 
 /** What would come of a quick choice, in a line; or why nothing would. */
 function Outlook(props: {

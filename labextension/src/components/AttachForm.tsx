@@ -1,6 +1,6 @@
 import React, { useEffect, useId, useRef, useState } from 'react';
 import type { IRequest } from '../api/types';
-import { HALF, requestOf, withDevice, type IDraft } from '../draft';
+import { draftOf, requestOf, withDevice, type IDraft } from '../draft';
 import { usePreview } from '../preview';
 import { formatMemory, otherUnit } from '../units';
 import { Amount } from './Amount';
@@ -13,7 +13,7 @@ export function AttachForm(
   props: IAttachProps & { close(): void }
 ): JSX.Element {
   const { devices, own, disabled, place, close, trans } = props;
-  const [draft, setDraft] = useState(HALF);
+  const [draft, setDraft] = useState(() => draftOf(props.held, devices));
   const asked = useRef<'no' | 'sent' | 'running'>('no');
   const id = useId();
   const request = requestOf(draft);

@@ -3,7 +3,7 @@ import React from 'react';
 import type { IDevice } from '../api/types';
 import type { IFolds } from '../folds';
 import type { ISample } from '../series';
-import { formatMemory } from '../units';
+import { formatClock, formatMemory } from '../units';
 import { deviceLabel, deviceState, freeMemory } from '../view';
 import { DeviceBar } from './DeviceBar';
 import { Fold } from './Heading';

@@ -6,6 +6,9 @@ import { formatAge, formatClock, formatMemory, formatPart } from '../units';
 import { levelOf } from '../usage';
 import { HistoryLink } from './HistoryLink';
 
+/** Milliseconds; what is shorter is not worth a word. */
+const MINUTE = 60_000;
+
 /** What can be done with any environment from the list. */
 export interface IRowActions {
   /** The notebook of a kernel of this Jupyter server; null where there is none. */
@@ -142,7 +145,7 @@ function details(props: IEnvironmentRowProps): React.ReactNode {
     ));
 }
 
-/** How a kernel is, and since when it has nothing to do. */
+/** How a kernel is, and since when it is busy or has nothing to do. */
 export function kernelText(
   environment: IEnvironment,
   now: number,
@@ -159,9 +162,11 @@ export function kernelText(
   }
   switch (state) {
     case 'busy':
-      return trans.__('busy');
+      return lasts
+        ? trans.__('busy %1', formatAge(since, now, trans))
+        : trans.__('busy');
     case 'idle':
-      return since
+      return lasts
         ? trans.__('idle %1', formatAge(since, now, trans))
         : trans.__('idle');
     case 'starting':

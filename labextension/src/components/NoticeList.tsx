@@ -3,21 +3,24 @@ import React from 'react';
 import type { INotice } from '../api/types';
 import { Prose } from './Prose';
 
-export type NoticeAction = INotice['actions'][number];
+type NoticeAction = INotice['actions'][number];
+/** What can be done about a notice; who asks can be told *later*, too. */
+export type Answer = NoticeAction | 'release_later';
 
 export interface INoticeListProps {
   notices: readonly INotice[];
-  answer(notice: INotice, action: NoticeAction): void;
+  answer(notice: INotice, action: Answer): void;
   trans: TranslationBundle;
 }
 
 /** What the broker tells of a notebook, each with what can be done about it. */
 export function NoticeList(props: INoticeListProps): JSX.Element {
   const { notices, answer, trans } = props;
-  const labels: Record<NoticeAction, string> = {
+  const labels: Record<Answer, string> = {
     keep: trans.__('Keep'),
     extend: trans.__('Extend by 1 h'),
     release: trans.__('Release now'),
+    release_later: trans.__('In 30 min'),
     restart: trans.__('Restart'),
     dismiss: trans.__('Dismiss')
   };
@@ -40,7 +43,7 @@ export function NoticeList(props: INoticeListProps): JSX.Element {
           </span>
           {notice.actions.length > 0 && (
             <span className="jp-Genv-ways">
-              {notice.actions.map(action => (
+              {answersTo(notice).map(action => (
                 <button
                   key={action}
                   type="button"
@@ -55,5 +58,14 @@ export function NoticeList(props: INoticeListProps): JSX.Element {
         </div>
       ))}
     </div>
+  );
+}
+
+/** What can be done about a notice, in the order of the buttons. */
+export function answersTo({ kind, actions }: INotice): Answer[] {
+  return actions.flatMap((action): Answer[] =>
+    kind === 'ask' && action === 'release'
+      ? [action, 'release_later']
+      : [action]
   );
 }

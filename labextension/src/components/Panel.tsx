@@ -3,8 +3,7 @@ import React, { useMemo } from 'react';
 import type { ILeftover } from '../api/types';
 import type { IFolds } from '../folds';
 import type { ITarget } from '../kernel';
-import type { IState } from '../state';
-import type { IOwners } from './Device';
+import { noticesOf, type IState } from '../state';
 import { Devices } from './Devices';
 import { Environments } from './Environments';
 import type { IRowActions } from './EnvironmentRow';
@@ -12,6 +11,7 @@ import { Leftovers } from './Leftovers';
 import { Prose } from './Prose';
 import { Queue } from './Queue';
 import { Quota } from './Quota';
+import { Told } from './Told';
 import { ThisNotebook, type INotebookActions } from './ThisNotebook';
 
 export interface IPanelProps {
@@ -36,7 +36,9 @@ export function Panel(props: IPanelProps): JSX.Element {
   const { state, target, rows, hidden, folds, now, trans } = props;
   const id = target?.id ?? null;
   const shown = (name: string) => !hidden.has(name);
-  const owners = useOwners(state, id, rows);
+  const user = state.health?.user ?? null;
+  const owners = useMemo(() => ({ own: id, user }), [id, user]);
+  const { mine, others } = noticesOf(state);
   const stale = state.connection.kind !== 'open';
   const simulated = state.devices.some(device => device.simulated);
   return (
@@ -62,7 +64,7 @@ export function Panel(props: IPanelProps): JSX.Element {
                   busy={id ? state.busy.get(id) : undefined}
                   refusal={id ? state.refusals.get(id) : undefined}
                   ticket={state.queue.find(one => one.environment === id)}
-                  notices={state.notices.filter(
+                  notices={mine.filter(
                     one => one.environment !== null && one.environment === id
                   )}
                   actions={props.actions}
@@ -106,6 +108,15 @@ export function Panel(props: IPanelProps): JSX.Element {
           {shown('quota') && state.quota && (
             <Quota quota={state.quota} folds={folds} now={now} trans={trans} />
           )}
+          {shown('told') && others.length > 0 && (
+            <Told
+              notices={others}
+              environments={state.environments}
+              folds={folds}
+              now={now}
+              trans={trans}
+            />
+          )}
           {shown('leftovers') && state.leftovers.length > 0 && (
             <Leftovers
               state={state}
@@ -120,25 +131,6 @@ export function Panel(props: IPanelProps): JSX.Element {
       )}
     </div>
   );
-}
-
-/** Whose things are the reader's: those of the user who has the notebook in front, or any here. */
-function useOwners(
-  state: IState,
-  own: string | null,
-  rows: IRowActions
-): IOwners {
-  const { environments } = state;
-  let user = (own && environments.get(own)?.user) || null;
-  if (user === null) {
-    for (const environment of environments.values()) {
-      if (rows.pathOf(environment) !== null) {
-        user = environment.user;
-        break;
-      }
-    }
-  }
-  return useMemo(() => ({ own, user }), [own, user]);
 }
 
 /** What stands between the page and the broker, if something does. */

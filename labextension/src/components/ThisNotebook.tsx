@@ -18,7 +18,7 @@ import { Blocked, type IBlockedActions } from './Blocked';
 import { GrantState, Swatch } from './GrantState';
 import { Heading } from './Heading';
 import { Limits } from './Limits';
-import { NoticeList, type NoticeAction } from './NoticeList';
+import { NoticeList, type Answer } from './NoticeList';
 import { Prose } from './Prose';
 import { UsageBar } from './UsageBar';
 
@@ -36,7 +36,7 @@ export interface INotebookActions {
   /** Ask those who hold what is needed; returns what came of that. */
   ask(environment: string, request: IRequest): Promise<string>;
   leave(ticket: IQueueTicket): void;
-  answer(notice: INotice, action: NoticeAction): void;
+  answer(notice: INotice, action: Answer): void;
 }
 
 export interface IThisNotebookProps {
@@ -201,6 +201,7 @@ function Managed(
         place={place}
         blocked={blocked}
         holding={held}
+        held={held ? environment.request : null}
         disabled={busy !== undefined || restarting}
         refused={refusal !== undefined}
         attach={actions.attach}

@@ -14,6 +14,7 @@ import { Folds } from '../folds';
 import { Notebooks } from '../notebooks';
 import { Page } from '../page';
 import { QuotaWatch } from '../quotawatch';
+import { speak } from '../schema';
 import { Sessions } from '../sessions';
 import { Settings } from '../settings';
 import { GpuStore } from '../store';
@@ -79,6 +80,7 @@ export const gpu: JupyterFrontEndPlugin<IGpu> = {
       document.body.dataset.jpGenvColours = colours;
       stream.interval = 1000 * refresh;
     });
+    speak(registry, ID, trans);
     await settings.follow(registry, ID);
     void folds.restore();
     void app.started.then(() => stream.connect());

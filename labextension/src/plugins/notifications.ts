@@ -1,6 +1,7 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Notification } from '@jupyterlab/apputils';
 import { Notices, type Act } from '../notices';
+import { noticesOf } from '../state';
 import { IGpu } from '../tokens';
 
 /** Tells what concerns one's notebooks by JupyterLab's own notifications. */
@@ -15,7 +16,7 @@ export const notifications: JupyterFrontEndPlugin<void> = {
     const notices = new Notices(Notification, act, trans);
     const look = () =>
       notices.look(
-        settings.choices.notifications ? store.state.notices : [],
+        settings.choices.notifications ? noticesOf(store.state).mine : [],
         id => store.state.environments.get(id)?.name ?? null
       );
     store.changed.connect(look);

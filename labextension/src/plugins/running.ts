@@ -6,6 +6,7 @@ import { IRunningSessionManagers } from '@jupyterlab/running';
 import { Signal } from '@lumino/signaling';
 import type { IEnvironment } from '../api/types';
 import { gpuIcon } from '../icons';
+import { isMine } from '../state';
 import { CommandIDs, IGpu } from '../tokens';
 import { summary, where } from '../view';
 
@@ -25,7 +26,7 @@ export const running: JupyterFrontEndPlugin<void> = {
     const changed = new Signal<object, void>({});
     const mine = () =>
       [...store.state.environments.values()].filter(
-        ({ processes, grants }) => processes !== null && grants.length > 0
+        one => one.grants.length > 0 && isMine(store.state, one)
       );
     const text = (one: IEnvironment) =>
       `${one.name ?? trans.__('a kernel')} · ${where(one, store.state.devices, trans)}`;

@@ -7,6 +7,7 @@ import type { IRowActions } from '../components/EnvironmentRow';
 import type { INotebookActions } from '../components/ThisNotebook';
 import { followLink } from '../history/link';
 import { gpuIcon } from '../icons';
+import { isMine } from '../state';
 import type { IGpu } from '../tokens';
 
 const TICK = 30_000;
@@ -15,6 +16,7 @@ const ALL_BUT_NOTEBOOK: ReadonlySet<string> = new Set([
   'environments',
   'queue',
   'quota',
+  'told',
   'leftovers'
 ]);
 
@@ -128,8 +130,8 @@ export class GpuPanel extends ReactWidget {
     dismiss: () => this.withKernel(id => this.gpu.store.dismiss(id)),
     place: (id, request) => this.gpu.actions.place(id, request),
     isMine: id => {
-      const environment = this.gpu.store.state.environments.get(id);
-      return !!environment && environment.processes !== null;
+      const { state } = this.gpu.store;
+      return isMine(state, state.environments.get(id));
     },
     releaseOther: id => void this.gpu.actions.release(id),
     ask: (id, request) => this.gpu.actions.askHolders(id, request),
