@@ -136,12 +136,14 @@ def test_queue_leases_and_asking_in_a_terminal(broker_home: Path) -> None:
             [notice] = [it for it in client.notices() if it.kind == "ask"]
             assert notice.message.endswith("asks: an hour?")
             before = next(it.expires for it in client.environments() if it.name == "holder")
-            done = jupyter_gpu("extend", "1h", "--kernel", "holder", "--json")
-            after = json.loads(done.stdout)["expires"]
-            assert before is not None and after > before.isoformat()[:19]
+            awaited = jupyter_gpu("extend", "1h", "--kernel", "holder")
+            assert awaited.returncode == 1 and "waits for what is held here" in awaited.stderr
             left = jupyter_gpu("leave", "--kernel", "w")
             assert left.stdout.startswith("Left the queue."), left.stderr
             waiter.expect("gone: it was left elsewhere")
+            done = jupyter_gpu("extend", "1h", "--kernel", "holder", "--json")
+            after = json.loads(done.stdout)["expires"]
+            assert before is not None and after > before.isoformat()[:19]
     assert jupyter_gpu("leave", "--kernel", "nobody").returncode == 1
 
 
