@@ -84,6 +84,7 @@ def test_jupyter_server_has_all_routes_but_what_servers_tell() -> None:
     sockets_only = {route for route in described() if route[1].startswith("/servers")}
     # A process waits, or asks for itself, and no browser.
     local = ("turn", "nvidia-smi", "leave")
+    sockets_only.add(("post", "/reservations"))  # of a Hub, and not of a server
     sockets_only.add(("get", "/metrics"))  # a Jupyter server has an endpoint of its own for them
     sockets_only |= {("post", f"/environments/{{}}/{verb}") for verb in local}
     assert found == described() - sockets_only
