@@ -29,7 +29,6 @@ from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.broker import audit, directories, systemd
 from genv_jupyter.broker.compute_modes import ComputeModes
 from genv_jupyter.broker.config import BrokerConfig
-from genv_jupyter.broker.fair import FairPool
 from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
 from genv_jupyter.broker.hub_listener import HubListener
 from genv_jupyter.broker.identity import Access
@@ -73,8 +72,6 @@ class HostProcess(Process):
         hub: socket.socket | None = None,
     ) -> None:
         super().__init__(broker, sock, float("inf"))
-        self.pool.shutdown()
-        self.fair = self.pool = FairPool()
         self.reread = reread
         self.identities = broker.core.identities
         self.connections: Counter[int | str] = Counter()
@@ -132,9 +129,6 @@ class HostProcess(Process):
         """Stay: whoever runs the daemon replaces it."""
         return False
 
-    async def _take_turn(self, who: str, verb: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self.fair.submit_for(who, verb))
-
     # -- life -----------------------------------------------------------------------------------
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,9 +183,9 @@ class HostProcess(Process):
         except GpuError as error:
             log.error("the configuration is not taken over: %s", error)
             said = str(error)
-            await self._take_turn("", lambda: self._say(said))
+            await self.pool.run(lambda: self._say(said))
         else:
-            await self._take_turn("", lambda: self._obey(config))
+            await self.pool.run(lambda: self._obey(config))
             if self.hub is not None:
                 self.hub.identities.forget()
             log.info("the configuration was taken over: %s", ", ".join(map(str, config.files)))

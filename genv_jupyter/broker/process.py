@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from genv_jupyter.api.http import MAX_HEAD, Connection, Left
 from genv_jupyter.broker import directories, failpoints
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.events import Listener, Publisher
+from genv_jupyter.broker.fair import FairPool
 from genv_jupyter.broker.pace import Pace
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turn_desk import TurnDesk
@@ -68,7 +69,7 @@ class Process:
         self.sock = sock
         self.idle_seconds = idle_seconds
         # One thread: the verbs take turns anyway, and SQL stays off the event loop.
-        self.pool: Executor = ThreadPoolExecutor(1, thread_name_prefix="verbs")
+        self.pool = FairPool()
         # Those that wait for a program (MPS), or for a verb that does, wait elsewhere.
         self.patient = ThreadPoolExecutor(PATIENT, thread_name_prefix="patient")
         uid = os.getuid()
@@ -91,10 +92,11 @@ class Process:
             if patient and self.broker.fences:
                 result = await asyncio.get_running_loop().run_in_executor(self.patient, verb)
             else:
-                result = await self._take_turn(who, verb)
+                result = await self.pool.run(verb, who)
         finally:
             self.publisher.nudge()
-            self.woken.set()
+            if self.broker.books.tickets:
+                self.woken.set()
         failpoints.reach("before_answer")
         return result
 
@@ -174,7 +176,7 @@ class Process:
         stop.set()
         await self._closing()
         self.patient.shutdown(wait=True)
-        self.pool.shutdown(wait=True)
+        self.pool.shutdown()
         self.broker.close()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -251,11 +253,8 @@ class Process:
         """End what is open, while verbs can still be answered."""
         await self.server.close(LEAVE_SECONDS)
 
-    async def _take_turn(self, who: str, verb: Callable[[], T]) -> T:
-        return await self._in_pool(verb)
-
     async def _in_pool(self, verb: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, verb)
+        return await self.pool.run(verb)
 
 
 def main(*, replace: bool, idle_seconds: float) -> int:
