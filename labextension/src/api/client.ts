@@ -175,7 +175,7 @@ export class GpuClient {
     return new settings.WebSocket(url);
   }
 
-  private async call<T>(
+  protected async call<T>(
     method: string,
     parts: string[],
     options: { body?: unknown; query?: Record<string, string> } = {}

@@ -9,6 +9,7 @@ import type { components } from './schema';
 type Schemas = components['schemas'];
 
 export type IAsked = Schemas['Asked'];
+export type IAuditEntry = Schemas['AuditEntry'];
 export type IDevice = Schemas['Device'];
 export type IDeviceGrant = Schemas['DeviceGrant'];
 export type IDeviceHistory = Schemas['DeviceHistory'];
@@ -25,6 +26,8 @@ export type INotice = Schemas['Notice'];
 export type IPastEvent = Schemas['PastEvent'];
 export type IPatch = Schemas['EnvironmentPatch'];
 export type IQuota = Schemas['QuotaView'];
+export type IQuotaLimits = Schemas['QuotaLimits'];
+export type IQuotaRule = Schemas['QuotaRule'];
 export type IQuotaUse = Schemas['QuotaUse'];
 export type IQueueTicket = Schemas['QueueTicket'];
 export type IRequest = Schemas['Request'];

@@ -113,7 +113,7 @@ export function makePlot(node: HTMLElement, options: IPlotOptions): uPlot {
         y: { range: (_, _low, high) => [0, top(chart.unit, high)] }
       },
       axes: [
-        axis(palette, { values: (_, ticks) => ticksOf(ticks) }),
+        axis(palette, { space: 72, values: (_, ticks) => ticksOf(ticks) }),
         axis(palette, {
           size: 68,
           values: (_, ticks) =>

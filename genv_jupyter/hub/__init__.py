@@ -1,0 +1,1 @@
+"""JupyterHub: its GPU page, as a service of the Hub."""
