@@ -28,7 +28,32 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--socket", help="where a host's broker listens")
     parser.add_argument("--hub-socket", help="where it listens for users of a JupyterHub")
     parser.add_argument("--state", type=Path, help="where a host's broker keeps its ledger")
+    parser.add_argument("--as", dest="name", help="the user that a host's broker runs as")
+    parser.add_argument("--mps-directory", type=Path, help="root's, for the MPS daemons of users")
+    parser.add_argument("--mps-program", type=Path, help="NVIDIA's nvidia-cuda-mps-control")
+    parser.add_argument("--lowest-uid", type=int, default=1000, help="the first uid of a person")
+    parser.add_argument("--helper", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _as_root(options: argparse.Namespace) -> int:
+    """Start a host's broker as an ordinary user, and its root helper: nothing else is imported."""
+    from genv_jupyter.rootd import parent
+
+    socket = Path(options.socket or parent.SOCKET).absolute()
+    state = Path(options.state or os.environ.get("STATE_DIRECTORY") or parent.STATE).absolute()
+    arguments = ["--socket", str(socket), "--state", str(state)]
+    for name in ("config", "hub_socket"):
+        if (value := getattr(options, name)) is not None:
+            arguments += [f"--{name.replace('_', '-')}", str(Path(value).absolute())]
+    return parent.main(
+        name=options.name,
+        arguments=arguments,
+        places=[(socket.parent, 0o755), (state, 0o700)],
+        room=options.mps_directory or parent.ROOM,
+        program=options.mps_program,
+        lowest_uid=options.lowest_uid,
+    )
 
 
 def _main(options: argparse.Namespace) -> int:
@@ -41,6 +66,8 @@ def _main(options: argparse.Namespace) -> int:
         from genv_jupyter.broker.config import check
 
         return check(options.config)
+    if options.host and options.name is not None:
+        return _as_root(options)
     if options.host:
         from genv_jupyter.broker import host
 
@@ -49,6 +76,7 @@ def _main(options: argparse.Namespace) -> int:
             path=options.socket or host.HOST_SOCKET,
             hub_path=options.hub_socket,
             state=options.state or Path(os.environ.get("STATE_DIRECTORY") or host.STATE),
+            helper=options.helper,
         )
     # Whoever started it may live for months, or end in a second: neither may have to wait for it.
     if options.detach and os.fork():

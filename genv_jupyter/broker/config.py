@@ -164,8 +164,10 @@ class BrokerConfig:
         return made
 
     @classmethod
-    def host(cls, path: Path | None = None) -> BrokerConfig:
+    def host(cls, path: Path | None = None, *, helper: bool = False) -> BrokerConfig:
         """Read a host daemon's configuration: a file, or those of a directory.
+
+        ``helper`` says that the daemon has a root helper.
 
         Raises
         ------
@@ -178,7 +180,9 @@ class BrokerConfig:
         files = list(_files(where)) if where.is_dir() or path is None else [where]
         unsafe = [said for file in files if (said := _unsafe(file))]
         made = cls(problems=unsafe) if unsafe else cls._read(files)
-        if (said := made.of(MpsDaemons).against_exclusive_mode(host=True)) is not None:
+        if (
+            said := made.of(MpsDaemons).against_exclusive_mode(host=True, helper=helper)
+        ) is not None:
             made.problems.append(said)
         if made.problems:
             raise Unavailable(

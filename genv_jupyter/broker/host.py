@@ -26,7 +26,7 @@ from genv_jupyter import __version__
 from genv_jupyter.api.host_door import HostDoor
 from genv_jupyter.api.http import Connection
 from genv_jupyter.api.rendezvous import HOST_SOCKET
-from genv_jupyter.broker import audit, directories, systemd
+from genv_jupyter.broker import audit, directories, rights, systemd
 from genv_jupyter.broker.compute_modes import ComputeModes
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
@@ -38,9 +38,11 @@ from genv_jupyter.devices.source import open_source
 from genv_jupyter.errors import GpuError, TooMany, Unavailable
 from genv_jupyter.isolation import processes
 from genv_jupyter.isolation.owners import others_may_write
+from genv_jupyter.isolation.powers import Powers
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.model import Principal
+from genv_jupyter.rootd.powers import HelperPowers
 
 T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
@@ -208,20 +210,28 @@ class HostProcess(Process):
         self._say(None)
 
 
-def main(*, config: Path | None, path: str, hub_path: str | None, state: Path) -> int:
-    """Run a host daemon until it is told to leave."""
+def main(
+    *,
+    config: Path | None,
+    path: str,
+    hub_path: str | None,
+    state: Path,
+    helper: int | None = None,
+) -> int:
+    """Run a host daemon until it is told to leave; ``helper`` is the line to its root helper."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     os.umask(0o077)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def reread() -> BrokerConfig:
-        return BrokerConfig.host(config)
+        return BrokerConfig.host(config, helper=helper is not None)
 
     try:
         settings = reread()
+        powers = rights.acquire(helper)
         sock, hub = _sockets(settings, Path(path), hub_path)
-        broker, held = _open(state, settings, Path(path).parent)
+        broker, held = _open(state, settings, Path(path).parent, powers)
     except GpuError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -234,6 +244,10 @@ def main(*, config: Path | None, path: str, hub_path: str | None, state: Path) -
 
     async def serve() -> None:
         process = HostProcess(broker, sock, reread, hub)
+        loop = asyncio.get_running_loop()
+        rights.watch(
+            broker.core, broker.lock, lambda: loop.call_soon_threadsafe(process.leaving.set)
+        )
         await process.serve(ready=lambda: _ready(path))
         systemd.notify("STOPPING=1")
 
@@ -270,7 +284,9 @@ def _ready(path: str) -> None:
     log.info("ready")
 
 
-def _open(state: Path, settings: BrokerConfig, room: Path) -> tuple[Broker, int]:
+def _open(
+    state: Path, settings: BrokerConfig, room: Path, powers: Powers | None = None
+) -> tuple[Broker, int]:
     """Open ledger, records and devices; return also what holds the directory.
 
     Users get through to ``room``: the MPS daemons that are run as them are in it.
@@ -294,12 +310,14 @@ def _open(state: Path, settings: BrokerConfig, room: Path) -> tuple[Broker, int]
         records=records,
         mps=room / "mps",
         config=settings,
+        powers=powers,
     )
     broker.core.notices.extend(notices)
     daemons = broker.core.mps.daemons
     if daemons is not None and not broker.core.inventory.simulated:
         kept = top / "compute-modes.json"
-        broker.core.mps.modes = ComputeModes(broker.core, broker.lock, daemons, kept)
+        setter = powers.set_mode if isinstance(powers, HelperPowers) else None
+        broker.core.mps.modes = ComputeModes(broker.core, broker.lock, daemons, kept, setter)
     return broker, held
 
 

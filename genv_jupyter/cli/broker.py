@@ -30,6 +30,26 @@ import click
     type=click.Path(),
     help="Where the ledger is kept. [default: /var/lib/genv-jupyter]",
 )
+@click.option(
+    "--as",
+    "name",
+    help="Run as this user, with a small helper that stays root; only root may say that.",
+)
+@click.option(
+    "--mps-directory",
+    type=click.Path(),
+    help="With --as: where the helper has users' MPS daemons. [default: /run/genv-jupyter-mps]",
+)
+@click.option(
+    "--mps-program",
+    type=click.Path(),
+    help="With --as: nvidia-cuda-mps-control, where it is in none of the system's directories.",
+)
+@click.option(
+    "--lowest-uid",
+    type=click.IntRange(1),
+    help="With --as: the first uid of a person; the helper does nothing to others. [default: 1000]",
+)
 @click.option("--generate-config", is_flag=True, help="Write a configuration file, and leave.")
 @click.option("--check-config", is_flag=True, help="Read the configuration, and leave.")
 def broker(
@@ -37,6 +57,10 @@ def broker(
     socket: str | None,
     hub_socket: str | None,
     state: str | None,
+    name: str | None,
+    mps_directory: str | None,
+    mps_program: str | None,
+    lowest_uid: int | None,
     generate_config: bool,
     check_config: bool,
 ) -> None:
@@ -51,14 +75,21 @@ def broker(
         what = "--generate-config"
     elif check_config:
         what = "--check-config"
-    command = [sys.executable, "-m", "genv_jupyter.broker", what]
-    for name, value in (
+    if name is not None and os.geteuid() != 0:
+        raise click.UsageError("--as is for root: start it as root, or leave --as out.")
+    command = [sys.executable, "-P", "-m", "genv_jupyter.broker", what]
+    for option, word in (("--as", name), ("--lowest-uid", lowest_uid)):
+        if word is not None:
+            command += [option, str(word)]
+    for option, value in (
+        ("--mps-directory", mps_directory),
+        ("--mps-program", mps_program),
         ("--config", config),
         ("--socket", socket),
         ("--hub-socket", hub_socket),
         ("--state", state),
     ):
         if value is not None:
-            command += [name, os.path.abspath(value)]  # noqa: PTH100 (a name, and perhaps no file)
+            command += [option, os.path.abspath(value)]  # noqa: PTH100 (a name, and perhaps no file)
     sys.stdout.flush()
     os.execv(sys.executable, command)

@@ -50,6 +50,7 @@ class Client:
         self.line = line
         self.on_change: Callable[[bool], None] = lambda there: None
         self.on_orphaned: Callable[[], None] = lambda: None
+        self.orphaned = False
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
@@ -132,6 +133,7 @@ class Client:
                         continue
                     data, descriptors, _, _ = socket.recv_fds(self.line, 64, 4)
                     if not data:
+                        self.orphaned = True
                         self.on_orphaned()
                         return
                     if self._sock is not None:

@@ -22,6 +22,8 @@ from pathlib import Path
 from genv_jupyter.isolation.mps_runner import PROGRAM
 from genv_jupyter.rootd.helper import RESERVED, Rules, run, say
 
+SOCKET = Path("/run/genv-jupyter/broker.sock")
+STATE = Path("/var/lib/genv-jupyter")
 ROOM = Path("/run/genv-jupyter-mps")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0

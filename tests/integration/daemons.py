@@ -160,23 +160,28 @@ class Daemon:
         environ = {**os.environ, "GENV_JUPYTER_SIMULATE": self.spec}
         for name in ("GENV_JUPYTER_HOST_SOCKET", "GENV_JUPYTER_HOME"):
             environ.pop(name, None)
-        command = [sys.executable, "-m", "genv_jupyter.broker", "--host"]
-        command += ["--config", str(self.settings), "--socket", str(self.socket)]
-        if self.user is not None:
-            command = [*unprivileged(self.user), *command]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--state", str(self.state)], env=environ, stderr=log
-            )
+            self.process = subprocess.Popen(self.command(), env=environ, stderr=log)
         deadline = time.monotonic() + READY_SECONDS
         while not self._serves():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
 
+    def command(self) -> list[str]:
+        """Return what starts it."""
+        command = [sys.executable, "-m", "genv_jupyter.broker", "--host"]
+        command += ["--config", str(self.settings), "--socket", str(self.socket)]
+        before = [] if self.user is None else unprivileged(self.user)
+        return [*before, *command, "--state", str(self.state)]
+
+    def served_by(self, pid: int) -> bool:
+        """Say whether the broker of that pid is the one that was started."""
+        return pid == self.pid
+
     def _serves(self) -> bool:
         try:
-            return Client(start=False).health().pid == self.pid
+            return self.served_by(Client(start=False).health().pid)
         except GpuError:
             return False
 
@@ -203,15 +208,20 @@ class Daemon:
         return self.process.wait()
 
 
+D = TypeVar("D", bound=Daemon)
+
+
 @contextlib.contextmanager
-def serving(monkeypatch: pytest.MonkeyPatch, *lines: str, **more: Any) -> Iterator[Daemon]:
+def serving(
+    monkeypatch: pytest.MonkeyPatch, *lines: str, kind: type[D] = Daemon, **more: Any
+) -> Iterator[D]:
     """A running daemon that this process and its children find as that of their host.
 
     Not in pytest's own directory: it keeps all but its user out, and so would the daemon's.
     """
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-host-") as place:
         Path(place).chmod(0o755)
-        daemon = Daemon(Path(place, "host"), **more)
+        daemon = kind(Path(place, "host"), **more)
         daemon.lines = lines
         daemon.configure()
         monkeypatch.setenv("GENV_JUPYTER_HOST_SOCKET", str(daemon.socket))

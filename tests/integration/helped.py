@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import msgspec
 
 from genv_jupyter.isolation import processes
 from genv_jupyter.rootd import wire
-from tests.integration.daemons import User
+from tests.integration.daemons import Daemon, User
 
 RUN = """
 import socket, sys
@@ -167,3 +168,95 @@ def eventually(look: Any) -> Any:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return found
+
+
+# -- a daemon with its helper ----------------------------------------------------------------------
+
+
+REACH = """
+set -e
+stage=$1; shift
+number=0
+for needed in $NEEDED; do
+    mkdir -p "$stage/$number"; mount --bind "$needed" "$stage/$number"; number=$((number + 1))
+done
+for hidden in $HIDDEN; do mount -t tmpfs -o mode=755 none "$hidden"; done
+number=0
+for needed in $NEEDED; do
+    mkdir -p "$needed"; mount --bind "$stage/$number" "$needed"; number=$((number + 1))
+done
+exec "$@"
+"""
+
+
+def reaching(stage: Path, command: list[str]) -> list[str]:
+    """Return a command that an ordinary user can go on from.
+
+    The interpreter may lie where only root gets. In a mount namespace of its own what hides it is
+    replaced by empty directories, and what is needed put back.
+    """
+    needed, hidden = set(), set()
+    program = Path(sys.executable).resolve()
+    for place in map(Path, {sys.prefix, sys.base_prefix, program.parent.parent, Path.cwd()}):
+        closed = [it for it in (place, *place.parents) if not it.stat().st_mode & 0o001]
+        if closed:
+            needed.add(place)
+            hidden.add(closed[-1])
+    if not hidden:
+        return command
+    outer = [str(it) for it in needed if needed.isdisjoint(it.parents)]
+    variables = [f"NEEDED={' '.join(outer)}", f"HIDDEN={' '.join(map(str, hidden))}"]
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", REACH, "sh", str(stage)]
+    return ["env", *variables, *words, *command]
+
+
+class HelpedDaemon(Daemon):
+    """A host daemon that is started as root and serves as an ordinary user, with its helper."""
+
+    def __init__(
+        self, top: Path, spec: str = "2x24GiB", *, broker: User, program: str = ""
+    ) -> None:
+        super().__init__(top, spec)
+        self.as_user = broker
+        self.program = program
+        self.room = top / "mps"
+        self.broker = 0
+        (top / "stage").mkdir()
+
+    def command(self) -> list[str]:
+        """Return what starts it."""
+        command = [sys.executable, "-P", "-m", "genv_jupyter.broker", "--host"]
+        command += ["--as", self.as_user.name, "--mps-directory", str(self.room)]
+        command += ["--mps-program", self.program] if self.program else []
+        command += ["--config", str(self.settings), "--socket", str(self.socket)]
+        return reaching(self.top / "stage", [*command, "--state", str(self.state)])
+
+    def served_by(self, pid: int) -> bool:
+        """Say whether the broker of that pid is a child of the one that was started."""
+        found = processes.stat(pid)
+        self.broker = pid
+        return found is not None and found.parent == self.pid
+
+    @property
+    def helper(self) -> int | None:
+        """The pid of the present helper."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        others = [int(pid) for pid in children if int(pid) != self.broker]
+        return others[0] if others else None
+
+    def stop(self) -> int:
+        """End it in good order, and the MPS daemons that it leaves; return its status."""
+        status = super().stop()
+        end_daemons(self.room)
+        return status
+
+
+def end_daemons(room: Path) -> None:
+    """End the MPS daemons that a helper leaves: their sockets tell their pids."""
+    for path in room.glob("*/control"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            try:
+                sock.connect(str(path))
+            except OSError:
+                continue
+            os.kill(processes.peer(sock)[0], signal.SIGKILL)

@@ -20,7 +20,7 @@ from genv_jupyter.rootd import helper as root_helper
 from genv_jupyter.rootd import wire
 from tests.debian import unpacked
 from tests.integration.daemons import User, make_users
-from tests.integration.helped import Helped, Holders, eventually, lives, who
+from tests.integration.helped import Helped, Holders, end_daemons, eventually, lives, who
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: the root helper needs root")
 
@@ -63,20 +63,6 @@ def helped(room: Path, program: str) -> Iterator[Helped]:
     yield made
     made.close()
     end_daemons(room)
-
-
-def end_daemons(room: Path) -> None:
-    """End the MPS daemons that a helper leaves: their sockets tell their pids."""
-    for path in room.glob("*/control"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            try:
-                sock.connect(str(path))
-            except OSError:
-                continue
-            pid = int.from_bytes(
-                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), "little"
-            )
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
