@@ -2,7 +2,8 @@
 
 Frozen ``msgspec`` structs. Bytes are integers, compute is an integer in hundredths of a percent
 (``5000`` is 50 %), times are RFC 3339 UTC, unknown values are ``None``. The OpenAPI file, and
-from it the TypeScript types, are generated from this module.
+from it the TypeScript types, are generated from this module and its neighbours (``events``, ``turns``,
+``notices``, …).
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from genv_jupyter.leftovers import Leftover
 from genv_jupyter.maintenance import Maintenance
-from genv_jupyter.notices import Notice, RuleInForce
+from genv_jupyter.notices import RuleInForce
 from genv_jupyter.units import Time as Time
 
 DeviceKind = Literal["gpu", "mig"]
@@ -240,35 +240,6 @@ class Device(Struct, frozen=True, kw_only=True):
     maintenance: Maintenance | None = None
 
 
-class TurnPlace(Struct, frozen=True, kw_only=True):
-    """Who is ahead in the line for a turn: who has it, or waits for it, since when.
-
-    ``environment`` is ``None`` for a process that cannot be named.
-    """
-
-    environment: str | None
-    user: str
-    name: str | None
-    state: Literal["holding", "waiting"]
-    since: Time
-
-
-class Turn(Struct, frozen=True, kw_only=True):
-    """One line of the answer to ``POST environments/{id}/turn``.
-
-    ``waiting`` until it is ``yours``; or ``late``, when ``timeout`` has passed, and the answer
-    ends. ``since`` is when it came, or when the waiting began. ``devices`` is empty where there is
-    nothing to wait for. Whoever has the turn holds a POSIX lock (``fcntl``) on each of ``locks``,
-    if any are named, until it is over.
-    """
-
-    state: Literal["waiting", "yours", "late"]
-    devices: tuple[str, ...]
-    since: Time
-    ahead: tuple[TurnPlace, ...] = ()
-    locks: tuple[str, ...] = ()
-
-
 class QueueTicket(Struct, frozen=True, kw_only=True):
     """A place in the queue.
 
@@ -374,20 +345,6 @@ class EnvironmentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     visible: str | UnsetType | None = UNSET
 
 
-class Want(Struct, frozen=True, kw_only=True):
-    """What the broker wants a server to do with one of its kernels.
-
-    ``launch`` is the start of the kernel that is to be restarted, interrupted or shut down: a later
-    one is not. ``idle`` says that this is no matter for a kernel that executes something by now.
-    """
-
-    kernel: str
-    action: Literal["apply", "restart", "interrupt", "shutdown"]
-    environ: dict[str, str | None] | None = None
-    launch: int | None = None
-    idle: bool = False
-
-
 class BrokerHealth(Struct, frozen=True, kw_only=True):
     """Answer of ``GET health``. ``driver`` is a sentence when the driver has trouble.
 
@@ -410,52 +367,6 @@ class BrokerHealth(Struct, frozen=True, kw_only=True):
     rules: tuple[RuleInForce, ...] = ()
     user: str | None = None
     quotas: int = 0
-
-
-class RuleActions(Struct, frozen=True, kw_only=True):
-    """How often a rule has taken a step, such as ``cap`` and ``terminate``."""
-
-    rule: str
-    action: str
-    count: int
-
-
-class Figures(Struct, frozen=True, kw_only=True):
-    """What the broker has counted since it began, for Prometheus.
-
-    ``attaches`` are how many took no longer than the first, second, … of ``bounds`` (seconds; each
-    attach is counted once), and last how many took longer; ``attach_seconds`` is their sum.
-    """
-
-    bounds: tuple[float, ...]
-    attaches: tuple[int, ...]
-    attach_seconds: float
-    rules: tuple[RuleActions, ...]
-
-
-class Event(Struct, frozen=True, kw_only=True):
-    """One message of the event stream.
-
-    The first has ``snapshot`` true and everything; later ones carry the devices and environments
-    that changed, whole, and the ids that are gone. ``usage`` is there only for the owner and
-    admins, and told anew when what an environment uses, or the advice on it, has changed.
-    ``notices`` and ``leftovers`` are all that there are for the owner and admins, and ``queue`` is
-    everybody's, told whole when one has changed (``null``: none has). ``figures`` are for
-    Jupyter servers, which do not pass them on.
-    """
-
-    revision: int
-    snapshot: bool = False
-    devices: tuple[Device, ...] = ()
-    environments: tuple[Environment, ...] = ()
-    usage: tuple[EnvironmentUsage, ...] = ()
-    removed: tuple[str, ...] = ()
-    wants: tuple[Want, ...] = ()
-    health: BrokerHealth | None = None
-    notices: tuple[Notice, ...] | None = None
-    leftovers: tuple[Leftover, ...] | None = None
-    queue: tuple[QueueTicket, ...] | None = None
-    figures: Figures | None = None
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):

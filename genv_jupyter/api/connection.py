@@ -18,7 +18,7 @@ import msgspec
 
 from genv_jupyter import __version__
 from genv_jupyter.errors import BrokerDown, GpuError, from_payload
-from genv_jupyter.model import Event
+from genv_jupyter.events import Event
 
 BROKEN = (http.client.HTTPException, ConnectionError)
 """What says that a connection is of no more use."""

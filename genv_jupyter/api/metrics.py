@@ -20,7 +20,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from genv_jupyter.model import Device, Environment, EnvironmentState, Event, Figures, QueueTicket
+from genv_jupyter.events import Event, Figures
+from genv_jupyter.model import Device, Environment, EnvironmentState, QueueTicket
 
 MEDIA = CONTENT_TYPE_LATEST
 _LABELS = ("uuid", "index")

@@ -71,19 +71,23 @@ def _answers(op: Operation) -> tuple[Any, ...]:
 
 def _structs() -> list[type[Struct]]:
     """Return every wire type."""
-    from genv_jupyter import asks, leftovers, maintenance, model, notices, quotas, reports
+    from genv_jupyter import (
+        asks,
+        events,
+        leftovers,
+        maintenance,
+        model,
+        notices,
+        quotas,
+        reports,
+        turns,
+    )
 
+    modules = (model, asks, events, leftovers, maintenance, notices, quotas, reports, turns)
     return [
         value
-        for value in {
-            **vars(model),
-            **vars(asks),
-            **vars(leftovers),
-            **vars(maintenance),
-            **vars(notices),
-            **vars(quotas),
-            **vars(reports),
-        }.values()
+        for module in modules
+        for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Struct)
     ]
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from genv_jupyter import errors
 from genv_jupyter.asks import Answer, Ask, Asked
 from genv_jupyter.errors import GpuError
+from genv_jupyter.events import Event
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.maintenance import DevicePatch
@@ -21,19 +22,18 @@ from genv_jupyter.model import (
     Environment,
     EnvironmentPatch,
     EnvironmentUsage,
-    Event,
     KernelReport,
     NewEnvironment,
     QueueTicket,
     Request,
     ServerReport,
     Time,
-    Turn,
 )
 from genv_jupyter.notices import Notice
 from genv_jupyter.quotas import QuotaLimits, QuotaRule, QuotaView
 from genv_jupyter.reports import By, DeviceHistory, EnvironmentHistory, UsageReport
 from genv_jupyter.reserving import NewReservation
+from genv_jupyter.turns import Turn
 
 Method = Literal["get", "put", "post", "patch", "delete"]
 INTERNAL = frozenset({"/replace"})

@@ -31,9 +31,10 @@ from genv_jupyter.broker.release import (
 from genv_jupyter.broker.reservations import Reserved, reserve, row_of, stands, undo
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import CudaInitialized, GpuError, NoCapacity
+from genv_jupyter.events import Want
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
-from genv_jupyter.model import Applied, Cuda, Request, Want
+from genv_jupyter.model import Applied, Cuda, Request
 from genv_jupyter.placement import Placed, place, satisfied
 from genv_jupyter.queueing import Closed, open_to
 from genv_jupyter.sharing import Sharing

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from genv_jupyter.broker.rests import Rests
+from genv_jupyter.events import Want
 from genv_jupyter.ledger.rows import (
     DeviceRow,
     EnvironmentRow,
@@ -24,7 +25,7 @@ from genv_jupyter.ledger.rows import (
     ServerRow,
     TicketRow,
 )
-from genv_jupyter.model import KernelState, Want
+from genv_jupyter.model import KernelState
 from genv_jupyter.slots import Own, Slot
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from genv_jupyter.broker.books import Change, as_wanted, replaced
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import unconfirmed
 from genv_jupyter.broker.views import environ_for
+from genv_jupyter.events import Want
 from genv_jupyter.isolation.environ import VISIBLE
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
-from genv_jupyter.model import Applied, EnvironmentPatch, KernelReport, Want
+from genv_jupyter.model import Applied, EnvironmentPatch, KernelReport
 
 Report = KernelReport | EnvironmentPatch
 

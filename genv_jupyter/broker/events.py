@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from genv_jupyter.broker.service import Broker
-from genv_jupyter.model import Event, Figures, Principal
+from genv_jupyter.events import Event, Figures
+from genv_jupyter.model import Principal
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from genv_jupyter.broker.queue_view import QueueNews, tickets
 from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.tally import Tally
 from genv_jupyter.broker.usage_view import UsageNews, may_see, usage_view
+from genv_jupyter.events import Event, Figures, Want
 from genv_jupyter.isolation.smi.report import SmiAnswer, SmiCall
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow
@@ -24,12 +25,9 @@ from genv_jupyter.model import (
     DryRun,
     Environment,
     EnvironmentUsage,
-    Event,
-    Figures,
     Principal,
     QueueTicket,
     Request,
-    Want,
 )
 from genv_jupyter.notices import Notice
 from genv_jupyter.quotas import QuotaRule, QuotaView

@@ -11,9 +11,10 @@ from genv_jupyter.broker import failpoints, servers
 from genv_jupyter.broker.books import Books, Change, as_wanted, counted, replaced, wanted
 from genv_jupyter.broker.core import Core
 from genv_jupyter.errors import Conflict, UnknownDevice
+from genv_jupyter.events import Want
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
-from genv_jupyter.model import Cuda, Want
+from genv_jupyter.model import Cuda
 from genv_jupyter.slots import resolve
 
 FRESH = 2.0

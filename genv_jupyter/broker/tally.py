@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from genv_jupyter.broker.rules.breaches import Rule
 from genv_jupyter.broker.rules.ladder import Step, Terms
-from genv_jupyter.model import Figures, RuleActions
+from genv_jupyter.events import Figures, RuleActions
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds: an attach takes some ms, and some seconds where a daemon of MPS is started for it."""

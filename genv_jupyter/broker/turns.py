@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from genv_jupyter.model import Turn, TurnPlace
+from genv_jupyter.turns import Turn, TurnPlace
 
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _SLACK = 60.0

@@ -10,8 +10,8 @@ from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import IDLE
 from genv_jupyter.broker.views import environ_for
 from genv_jupyter.errors import Conflict
+from genv_jupyter.events import Want
 from genv_jupyter.ledger.rows import EnvironmentRow
-from genv_jupyter.model import Want
 
 
 def restart(core: Core, row: EnvironmentRow) -> EnvironmentRow:

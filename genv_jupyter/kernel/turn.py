@@ -26,7 +26,8 @@ from genv_jupyter.api.connection import Stream
 from genv_jupyter.errors import BrokerDown, Conflict, UnknownEnvironment
 from genv_jupyter.isolation.environ import MARKER
 from genv_jupyter.kernel.turn_view import Line, behind
-from genv_jupyter.model import Environment, Turn
+from genv_jupyter.model import Environment
+from genv_jupyter.turns import Turn
 from genv_jupyter.units import format_duration, parse_duration
 
 if TYPE_CHECKING:

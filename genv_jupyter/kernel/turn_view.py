@@ -11,7 +11,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import words
 from genv_jupyter.kernel.document import WIDTH, Text, columns, printable, to_html, to_text
-from genv_jupyter.model import Turn, TurnPlace
+from genv_jupyter.turns import Turn, TurnPlace
 from genv_jupyter.units import format_duration
 
 

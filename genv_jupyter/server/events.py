@@ -7,16 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+from genv_jupyter.events import Event, Figures
 from genv_jupyter.leftovers import Leftover
-from genv_jupyter.model import (
-    BrokerHealth,
-    Device,
-    Environment,
-    EnvironmentUsage,
-    Event,
-    Figures,
-    QueueTicket,
-)
+from genv_jupyter.model import BrokerHealth, Device, Environment, EnvironmentUsage, QueueTicket
 from genv_jupyter.notices import Notice
 
 BACKLOG = 256

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from genv_jupyter.model import Event, Want
+from genv_jupyter.events import Event, Want
 from genv_jupyter.server.reports import Environ, Kernel, Reports
 
 HOST_SETTING = "genv_jupyter_host"

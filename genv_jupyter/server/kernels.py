@@ -16,8 +16,9 @@ from jupyter_server.services.sessions.handlers import SessionHandler
 from tornado import web
 
 from genv_jupyter.errors import GpuError
+from genv_jupyter.events import Event, Want
 from genv_jupyter.isolation.environ import revision_of
-from genv_jupyter.model import Event, KernelState, Want
+from genv_jupyter.model import KernelState
 from genv_jupyter.server.applier import Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy

@@ -21,7 +21,8 @@ from genv_jupyter import __version__
 from genv_jupyter.api.client import Client
 from genv_jupyter.api.connection import EventStream
 from genv_jupyter.errors import BrokerDown, GpuError
-from genv_jupyter.model import Event, ServerReport
+from genv_jupyter.events import Event
+from genv_jupyter.model import ServerReport
 from genv_jupyter.reserving import RESERVATION
 from genv_jupyter.server.workers import Workers
 

@@ -15,16 +15,9 @@ from msgspec import UNSET, UnsetType
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import BrokerDown, GpuError, UnknownEnvironment, UnknownServer
+from genv_jupyter.events import Event
 from genv_jupyter.isolation.environ import VISIBLE, revision_of
-from genv_jupyter.model import (
-    Applied,
-    Cuda,
-    Environment,
-    Event,
-    KernelReport,
-    KernelState,
-    Request,
-)
+from genv_jupyter.model import Applied, Cuda, Environment, KernelReport, KernelState, Request
 from genv_jupyter.server.relay import REPORT_SECONDS, Link
 from genv_jupyter.server.variables import attached
 from genv_jupyter.server.workers import Lanes, Workers

@@ -14,13 +14,13 @@ import msgspec
 from playwright.sync_api import Page, WebSocketRoute
 
 from genv_jupyter.devices.simulated import simulated_uuid
+from genv_jupyter.events import Event
 from genv_jupyter.model import (
     BrokerHealth,
     Device,
     DeviceGrant,
     Environment,
     EnvironmentUsage,
-    Event,
     Grant,
     GrantUsage,
     Limit,

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
+from genv_jupyter.events import Event
 from genv_jupyter.leftovers import Leftover, LeftoverUse
-from genv_jupyter.model import Device, Event, QueueTicket, Request
+from genv_jupyter.model import Device, QueueTicket, Request
 from genv_jupyter.notices import Notice
 from tests.browser.axe import unseen_focus, violations
 from tests.browser.crowds import BEGAN, GIB, Crowd, Stream

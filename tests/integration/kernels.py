@@ -17,7 +17,8 @@ from jupyter_client.manager import KernelManager
 
 from genv_jupyter import __version__
 from genv_jupyter.api.client import Client
-from genv_jupyter.model import Environment, KernelReport, ServerReport, Want
+from genv_jupyter.events import Want
+from genv_jupyter.model import Environment, KernelReport, ServerReport
 from tests.fakedriver.driver import FakeDriver
 
 STARTUP = Path(__file__).parents[2] / "jupyter-config/ipython/startup/50-genv-jupyter.py"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genv_jupyter.model import Want
+from genv_jupyter.events import Want
 from tests.fakedriver.driver import FakeDriver
 from tests.fakedriver.fixtures import driver, fake_driver
 from tests.integration.servers import Server, another_process, attach, eventually

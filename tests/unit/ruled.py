@@ -17,10 +17,10 @@ from genv_jupyter.broker.rules import enforcer
 from genv_jupyter.broker.rules.breaches import RULES
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import ProcessReading
+from genv_jupyter.events import Want
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
-from genv_jupyter.model import Want
 from genv_jupyter.notices import Notice
 from tests.unit.brokers import Bench
 

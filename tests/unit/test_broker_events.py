@@ -12,7 +12,8 @@ import pytest
 
 from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.errors import OutOfRange
-from genv_jupyter.model import Event, Request
+from genv_jupyter.events import Event
+from genv_jupyter.model import Request
 from tests.unit.brokers import HALF, Bench, bench
 
 T = TypeVar("T")

@@ -21,8 +21,9 @@ from genv_jupyter.broker import attach
 from genv_jupyter.devices.simulated import SimulatedDevice
 from genv_jupyter.devices.source import Inventory
 from genv_jupyter.errors import BadRequest, Conflict, GpuError, NoCapacity, Unavailable
+from genv_jupyter.events import Event
 from genv_jupyter.isolation import processes
-from genv_jupyter.model import EnvironmentPatch, Event, KernelReport, Request, ServerReport
+from genv_jupyter.model import EnvironmentPatch, KernelReport, Request, ServerReport
 from genv_jupyter.policy import Policy
 from tests.unit.brokers import GIB, HALF, WHOLE, Bench, bench
 

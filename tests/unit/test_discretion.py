@@ -15,9 +15,10 @@ from genv_jupyter.broker.discretion import SOMEBODY
 from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.history_view import Past
 from genv_jupyter.errors import NoCapacity, NotYours
+from genv_jupyter.events import Event
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.ledger.samples import Holder
-from genv_jupyter.model import Event, Principal
+from genv_jupyter.model import Principal
 from tests.unit.brokers import HALF, WHOLE, Bench, bench
 
 OTHER = Principal(realm="local", id="4242", name="bob")

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from genv_jupyter.api.metrics import page
 from genv_jupyter.errors import all_errors
-from genv_jupyter.model import Event, Figures, QueueTicket, RuleActions
+from genv_jupyter.events import Event, Figures, RuleActions
+from genv_jupyter.model import QueueTicket
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.metrics import OTHER, Metrics
 from tests.unit.brokers import HALF, bench

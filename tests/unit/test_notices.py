@@ -13,8 +13,9 @@ import pytest
 from genv_jupyter.broker import noticeboard
 from genv_jupyter.broker.events import Publisher
 from genv_jupyter.errors import NotYours
+from genv_jupyter.events import Event
 from genv_jupyter.ledger.rows import EnvironmentRow
-from genv_jupyter.model import Event, Principal
+from genv_jupyter.model import Principal
 from genv_jupyter.server.events import Hub
 from tests.unit.brokers import Bench, bench
 from tests.unit.test_broker_events import at_once, told

@@ -11,7 +11,8 @@ from traitlets.config import Config
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.tally import BOUNDS, Tally
 from genv_jupyter.errors import OutOfRange, Unknown
-from genv_jupyter.model import Figures, Request
+from genv_jupyter.events import Figures
+from genv_jupyter.model import Request
 from tests.unit.brokers import HALF, Clock, bench
 
 

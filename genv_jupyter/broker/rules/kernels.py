@@ -11,8 +11,8 @@ from genv_jupyter.broker import failpoints, release
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.rules.breaches import Rule
 from genv_jupyter.errors import Conflict
+from genv_jupyter.events import Want
 from genv_jupyter.ledger.rows import EnvironmentRow
-from genv_jupyter.model import Want
 
 HEARD = 30.0
 """Seconds within which a server must have taken what is wanted of it; later it is out of date."""
