@@ -1,11 +1,11 @@
-"""Polite notes between those who need a device and those who hold it. In memory: they are brief."""
+"""Polite notes between those who need a device and those who hold it; in the live ledger."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+import msgspec
 
 from genv_jupyter.asks import Answer, Ask, Asked
 from genv_jupyter.broker import leases, servers
@@ -16,7 +16,7 @@ from genv_jupyter.broker.release import FRESH
 from genv_jupyter.broker.views import device_grant
 from genv_jupyter.demand import Demand, demand_of
 from genv_jupyter.errors import BadRequest, Conflict, OutOfRange, TooOften
-from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
+from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow, NoteRow
 from genv_jupyter.model import Principal, Request
 from genv_jupyter.reasons import reason_against
 from genv_jupyter.slots import Slot, resolve
@@ -29,28 +29,32 @@ PAUSE = 600.0
 OPEN = 3600.0
 """Seconds after which nobody waits for an answer any more."""
 
+KEPT = {"question": OPEN, "answer": OPEN, "asked": PAUSE}
 LONGEST = 200
 MOST_MINUTES = 7 * 24 * 60
 
 
-class Note(Struct):
-    """A question that an environment was asked, or an answer that it got; ``by`` whom, ``at``."""
-
-    by: str
-    text: str
-    at: float
-    answer: bool = False
+Notes = dict[str, list[NoteRow]]
+"""By the environment that they are for."""
 
 
 class Asking:
-    """The notes of one broker, which the notice ``ask`` of each environment shows."""
+    """The notes of one broker, which the notice ``ask`` of each environment shows.
 
-    def __init__(self, core: Core, lock: threading.RLock) -> None:
+    Parameters
+    ----------
+    notes
+        Those that the ledger had.
+    """
+
+    def __init__(self, core: Core, lock: threading.RLock, notes: Iterable[NoteRow] = ()) -> None:
         self.core = core
         self.lock = lock
-        self._notes: dict[str, list[Note]] = {}
-        self._asked: dict[tuple[str, str], float] = {}
-        self._leases: dict[str, float | None] = {}
+        self._notes: Notes = {}
+        for note in notes:
+            self._notes.setdefault(note.environment, []).append(note)
+        for environment in self._notes.keys() & core.books.environments.keys():
+            self._show(environment)
 
     def ask(self, principal: Principal, environment: str, body: Ask) -> Asked:
         """Tell those who hold what an environment needs that it is needed.
@@ -68,10 +72,7 @@ class Asking:
             text = _clean(body.message) or HOW_LONG
             grants = self._in_the_way(row, self._request(row, body))
             now = core.steady()
-            last = {
-                grant.environment: self._asked.get((row.owner, grant.environment))
-                for grant in grants
-            }
+            last = {grant.environment: self._last(grant.environment, row.owner) for grant in grants}
             fresh = {held for held, at in last.items() if at is None or now - at >= PAUSE}
             if not fresh:
                 left = PAUSE - (now - min(at for at in last.values() if at is not None))
@@ -80,12 +81,22 @@ class Asking:
                     hint=f"Ask again in {format_duration(left + 59)}, or wait in the queue.",
                     details={"retry_after": int(left) + 1},
                 )
+            after: Notes = {}
             for held in fresh:
-                self._asked[row.owner, held] = now
-                others = [it for it in self._notes.get(held, ()) if it.answer or it.by != row.id]
-                self._notes[held] = [*others, Note(row.id, text, now)]
-                self._leases[held] = core.books.environments[held].expires
-                self._show(held)
+                note = NoteRow(
+                    environment=held,
+                    by=row.id,
+                    kind="question",
+                    owner=row.owner,
+                    text=text,
+                    at=now,
+                    lease=core.books.environments[held].expires,
+                )
+                mine = ("question", "asked")
+                others = self._notes.get(held, [])
+                others = [it for it in others if it.kind not in mine or it.by != row.id]
+                after[held] = [*others, note]
+            self._put(after)
             core.record("Asked", row, reason=text)
             told = [grant for grant in grants if grant.environment in fresh]
             return Asked(holders=tuple(device_grant(core, grant, principal) for grant in told))
@@ -124,21 +135,25 @@ class Asking:
         """Answer for those who have given it back, or have said until when; forget what is old."""
         with self.lock:
             core, books = self.core, self.core.books
-            for held in [it for it in self._notes if it not in books.environments]:
-                self._tell_askers(held, "it has ended, and holds nothing any more")
-                del self._notes[held]
+            now = core.steady()
+            old = {
+                held: fresh
+                for held, notes in self._notes.items()
+                if len(fresh := [it for it in notes if now - it.at < KEPT[it.kind]]) != len(notes)
+            }
+            self._put(old)
             for held in list(self._notes):
-                self._notes[held] = [it for it in self._notes[held] if core.steady() - it.at < OPEN]
-                lease = books.environments[held].expires
-                if self._questions(held) and not books.grants.get(held):
+                questions = self._questions(held)
+                if held not in books.environments:
+                    self._reply(held, "it has ended, and holds nothing any more")
+                    self._put({held: []})
+                elif questions and not books.grants.get(held):
                     self._reply(held, "it has given back what it held")
-                elif self._questions(held) and lease not in (None, self._leases.get(held)):
-                    left = format_duration(lease - core.steady())
+                elif (lease := books.environments[held].expires) is not None and any(
+                    it.lease != lease for it in questions
+                ):
+                    left = format_duration(max(0.0, lease - now))
                     self._reply(held, f"it is given back in {left}, by its lease")
-                if not self._notes[held]:
-                    del self._notes[held]
-                    core.board.withdraw(books.environments[held], "ask")
-            self._asked = {key: at for key, at in self._asked.items() if core.steady() - at < PAUSE}
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -180,29 +195,58 @@ class Asking:
         held = self.core.books.on_device.get(slot.uuid, {}).values()
         return [grant for grant in held if grant.environment != row.id]
 
-    def _questions(self, environment: str) -> list[Note]:
-        return [note for note in self._notes.get(environment, ()) if not note.answer]
+    def _questions(self, environment: str) -> list[NoteRow]:
+        return [note for note in self._notes.get(environment, ()) if note.kind == "question"]
+
+    def _last(self, held: str, owner: str) -> float | None:
+        """Return when somebody has last asked a holder."""
+        asked = (it for it in self._notes.get(held, ()) if it.kind != "answer")
+        return max((it.at for it in asked if it.owner == owner), default=None)
 
     def _reply(self, held: str, text: str) -> None:
         """Give an answer to all who have asked; nothing is open then."""
-        self._tell_askers(held, text)
-        self._notes[held] = [note for note in self._notes[held] if note.answer]
-        self._show(held)
-
-    def _tell_askers(self, held: str, text: str) -> None:
-        now, books = self.core.steady(), self.core.books
+        now, books, after = self.core.steady(), self.core.books, Notes()
+        row = books.environments.get(held)
+        after[held] = [
+            msgspec.structs.replace(it, kind="asked") if it.kind == "question" else it
+            for it in self._notes[held]
+        ]
         for note in self._questions(held):
-            if note.by in books.environments:
-                others = self._notes.setdefault(note.by, [])
-                others[:] = [it for it in others if not (it.answer and it.by == held)]
-                others.append(Note(held, text, now, answer=True))
-                self._show(note.by)
+            if note.by not in books.environments:
+                continue
+            answer = NoteRow(
+                environment=note.by,
+                by=held,
+                kind="answer",
+                owner=note.owner if row is None else row.owner,
+                text=text,
+                at=now,
+            )
+            others = after.get(note.by, self._notes.get(note.by, []))
+            others = [it for it in others if it.kind != "answer" or it.by != held]
+            after[note.by] = [*others, answer]
+        self._put(after)
+
+    def _put(self, notes: Mapping[str, list[NoteRow]]) -> None:
+        """Write notes down in the place of those that there are, and show them."""
+        if not notes:
+            return
+        with self.core.books.change() as change:
+            for environment, rows in notes.items():
+                change.transaction.put_notes(environment, rows)
+        for environment, rows in notes.items():
+            if rows:
+                self._notes[environment] = rows
+            else:
+                self._notes.pop(environment, None)
+            if environment in self.core.books.environments:
+                self._show(environment)
 
     def _show(self, environment: str) -> None:
         """Put all notes of an environment into its notice."""
         core = self.core
         row = core.books.environments[environment]
-        notes = self._notes.get(environment, [])
+        notes = [it for it in self._notes.get(environment, ()) if it.kind != "asked"]
         if not notes:
             core.board.withdraw(row, "ask")
             return
@@ -215,16 +259,16 @@ class Asking:
             level="info",
             hint="Release it now, or say when you will." if asked else "",
             actions=("release",) if asked else (),
-            topic=repr([(note.by, note.at, note.answer) for note in notes]),
+            topic=repr([(note.by, note.at, note.kind) for note in notes]),
         )
 
-    def _sentence(self, row: EnvironmentRow, note: Note) -> str:
+    def _sentence(self, row: EnvironmentRow, note: NoteRow) -> str:
         other = self.core.books.environments.get(note.by)
         who = "Somebody"
         if other is not None:
             shown = seen(self.core, other, owner_of(row))
             who = f"{shown.name} of {shown.user}" if shown.name else shown.user
-        if note.answer:
+        if note.kind == "answer":
             return f"{who} answers: {note.text}."
         return f"{who} needs what is held here, and asks: {note.text}"
 

@@ -22,6 +22,7 @@ from genv_jupyter.ledger.rows import (
     DeviceRow,
     EnvironmentRow,
     GrantRow,
+    NoteRow,
     ServerRow,
     TicketRow,
 )
@@ -63,6 +64,7 @@ class Books:
         self.grants: dict[str, dict[str, GrantRow]] = {}
         self.on_device: dict[str, dict[int, GrantRow]] = {}
         self.tickets: dict[str, TicketRow] = {}
+        self.notes: tuple[NoteRow, ...] = ()
         self.by_pid: dict[int, str] = {}
         self.successors: dict[str, str] = {}
         self.reserved: dict[str, str] = {}
@@ -93,6 +95,7 @@ class Books:
             self._next_grant = max(self._next_grant, grant.id + 1)
         for ticket in state.tickets:
             self._set_ticket(ticket)
+        self.notes = state.notes
 
     def add_slot(self, slot: Slot) -> None:
         """Make a device known."""

@@ -146,7 +146,7 @@ class Broker(Outlook):
         self.rules.recall()
         self.queue = Queue(self.core, self.lock, self.lanes, records)
         self.lines = QueueNews(self.core)
-        self.asking = Asking(self.core, self.lock)
+        self.asking = Asking(self.core, self.lock, self.books.notes)
         self.tally = Tally(steady)
         self.core.refresh()
 

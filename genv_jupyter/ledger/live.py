@@ -6,7 +6,7 @@ The broker is its only writer and keeps the same rows in memory; nothing here is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from genv_jupyter.ledger.rows import (
     EnvironmentRow,
     GrantRow,
     LiveState,
+    NoteRow,
     Refused,
     ServerRow,
     TicketRow,
@@ -94,6 +95,7 @@ class LiveLedger:
                 environments=_rows(connection, schema.environments, EnvironmentRow),
                 grants=_rows(connection, schema.grants, GrantRow),
                 tickets=_rows(connection, schema.tickets, TicketRow),
+                notes=_rows(connection, schema.notes, NoteRow),
             )
 
     def transaction(self) -> Transaction:
@@ -190,6 +192,12 @@ class Transaction:
     def drop_ticket(self, ticket: str) -> None:
         """Forget a place in the queue."""
         self._run(self._statements.drop_ticket, (ticket,))
+
+    def put_notes(self, environment: str, rows: Iterable[NoteRow]) -> None:
+        """Store the notes to an environment in the place of those that it has."""
+        self._run(self._statements.drop_notes, (environment,))
+        for row in rows:
+            self._run(self._statements.add_note, astuple(row))
 
     def add_grant(self, row: GrantRow) -> None:
         """Store a new grant of an environment and on a device that are stored."""

@@ -161,6 +161,23 @@ class TicketRow(Struct, frozen=True, kw_only=True):
     start: int | None = None
 
 
+class NoteRow(Struct, frozen=True, kw_only=True):
+    """A note to an environment by another one: of that one's ``owner``, who may have it no more.
+
+    ``asked`` is a question that is answered: it is not shown, and whoever asked was not to ask
+    again at once. ``at`` and ``lease``, the end that what is held had when it was asked for, are
+    steady seconds.
+    """
+
+    environment: str
+    by: str
+    kind: Literal["question", "answer", "asked"]
+    owner: str
+    text: str
+    at: float
+    lease: float | None = None
+
+
 class LiveState(Struct, frozen=True, kw_only=True):
     """All that a live ledger holds."""
 
@@ -169,6 +186,7 @@ class LiveState(Struct, frozen=True, kw_only=True):
     environments: tuple[EnvironmentRow, ...]
     grants: tuple[GrantRow, ...]
     tickets: tuple[TicketRow, ...]
+    notes: tuple[NoteRow, ...] = ()
 
 
 class Record(Struct, frozen=True, kw_only=True):

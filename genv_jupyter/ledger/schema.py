@@ -175,6 +175,20 @@ tickets = Table(
     sqlite_with_rowid=False,
 )
 
+# No foreign keys: a note outlives who wrote it, and whoever it was left for is told of that.
+notes = Table(
+    "notes",
+    live,
+    Column("environment", Text, primary_key=True),
+    Column("by", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("lease", Double),
+    sqlite_with_rowid=False,
+)
+
 events = Table(
     "events",
     records,
@@ -274,7 +288,7 @@ version = Table(
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 
-LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4", "live_5"))
+LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4", "live_5", "live_6"))
 RECORDS = Schema(
     "records", records, ("records_1", "records_2", "records_3", "records_4", "records_5")
 )

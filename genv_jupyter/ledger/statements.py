@@ -18,6 +18,7 @@ from genv_jupyter.ledger.schema import (
     devices,
     environments,
     grants,
+    notes,
     servers,
     shares,
     tickets,
@@ -69,10 +70,9 @@ class Statements:
         self.drop_environment = made(_delete(environments.c.id), "id_")
         self.put_ticket = made(_replacing(upsert, tickets), *names_of(tickets))
         self.drop_ticket = made(_delete(tickets.c.id), "id_")
-        self.add_grant = made(
-            insert(grants).values({name: bindparam(name) for name in names_of(grants)}),
-            *names_of(grants),
-        )
+        self.add_note = made(_insert(notes), *names_of(notes))
+        self.drop_notes = made(_delete(notes.c.environment), "id_")
+        self.add_grant = made(_insert(grants), *names_of(grants))
         self.change_grant = made(
             _as_it_was(update(grants)).values(
                 {name: bindparam(name) for name in names_of(grants) if name not in FIXED}
@@ -99,6 +99,10 @@ def _as_it_was(statement: Any) -> Any:
     for name in _COUNTED:
         statement = statement.where(grants.c[name] == bindparam(f"was_{name}"))
     return statement
+
+
+def _insert(table: Table) -> Any:
+    return insert(table).values({name: bindparam(name) for name in names_of(table)})
 
 
 def _delete(key: Column[Any]) -> Any:

@@ -167,6 +167,33 @@ def test_question_is_old_after_an_hour_and_gone_with_its_holder(desk: Bench) -> 
     assert "it has ended" in reads(other).message
 
 
+def test_next_broker_knows_what_is_asked_answered_and_how_often(desk: Bench) -> None:
+    holder, one, two = (desk.kernel(f"{name}.ipynb") for name in "abc")
+    holder.attach(Request(gpus=2))
+    ask(one, "an hour?")
+    before = reads(holder)
+    desk.reopen()
+    after = reads(holder)
+    assert after is not None and after.message == before.message
+    with pytest.raises(TooOften):
+        ask(one)
+    desk.broker.asking.answer(desk.me, after.id, Answer(message="soon"))
+    desk.reopen()
+    assert reads(holder) is None and reads(one).message.endswith("answers: soon.")
+    with pytest.raises(TooOften):
+        ask(two), "of the same user"
+    desk.pass_time(600)
+    desk.tick()
+    ask(two)
+    desk.end(holder.process)
+    desk.broker.end_kernel(desk.me, desk.server, holder.id)
+    desk.reopen()
+    assert "it has ended" in reads(two).message
+    desk.pass_time(3601)
+    desk.tick()
+    assert desk.broker.books.ledger.load().notes == ()
+
+
 def test_message_does_nothing_to_a_terminal(desk: Bench) -> None:
     holder, other = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
     holder.attach(Request(gpus=2))

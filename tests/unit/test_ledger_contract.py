@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from genv_jupyter.ledger import LiveLedger, Refused, Transaction, schema
-from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, ServerRow, TicketRow
+from genv_jupyter.ledger.rows import DeviceRow, EnvironmentRow, NoteRow, ServerRow, TicketRow
 from tests.unit.ledgers import (
     BACKENDS,
     COMPUTE,
@@ -165,6 +165,25 @@ def test_an_environment_has_one_ticket_and_stays_as_long_as_that(ledger: LiveLed
     with pytest.raises(Refused), ledger.transaction() as t:
         t.drop_environment("e1")
     assert ledger.load().tickets == (ticket(),)
+
+
+def test_notes_are_replaced_and_come_back(backend: SqliteBackend, ledger: LiveLedger) -> None:
+    first = NoteRow(
+        environment="e1", by="e2", kind="question", owner="local:1", text="how long?", at=1 / 3
+    )
+    other = msgspec.structs.replace(first, environment="e2", by="gone", kind="answer", lease=2.5)
+    with ledger.transaction() as t:
+        t.put_notes("e1", [msgspec.structs.replace(first, kind="asked"), other])
+        t.put_notes("e1", [first])
+    ledger.close()
+    again = backend.ledger()
+    again.open()
+    assert sorted(again.load().notes, key=lambda it: it.environment) == [first, other]
+    with again.transaction() as t:
+        t.drop_environment("e1")  # a note keeps nobody
+        t.put_notes("e1", [])
+    assert again.load().notes == (other,)
+    again.close()
 
 
 def test_changing_a_grant_moves_the_counters_by_the_difference(ledger: LiveLedger) -> None:
