@@ -73,6 +73,14 @@ class Puppet:
         """Call the broker's API, over the socket."""
         return Said(*self._ask("call", method, path, body, query or {}))
 
+    def listen(self, server: str) -> None:
+        """Open the event stream as a server would."""
+        self._ask("listen", server)
+
+    def heard(self, until: str) -> list[bytes]:
+        """Return what came on the stream, up to a line in which something occurs; end it."""
+        return list(self._ask("heard", until))
+
     def spawn(self) -> int:
         """Start a process of its own that does nothing; return its pid."""
         return int(self._ask("spawn"))
@@ -156,9 +164,12 @@ def _checked(result: int) -> None:
 def _obey(orders: Connection) -> None:
     """Do what one is told, until nobody is there any more."""
     started: dict[int, subprocess.Popen[bytes]] = {}
+    streams: list[http.client.HTTPResponse] = []
     verbs: dict[str, Callable[..., Any]] = {
         "pid": os.getpid,
         "call": _call,
+        "listen": lambda server: streams.append(_listen(server)),
+        "heard": lambda until: _heard(streams.pop(), until),
         "spawn": lambda: _spawn(started),
         "end": lambda pid: _end(started.pop(pid)),
         "open": _open,
@@ -177,20 +188,41 @@ def _obey(orders: Connection) -> None:
             _end(process)
 
 
-def _call(method: str, path: str, body: bytes | None, query: dict[str, str]) -> tuple[int, bytes]:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(30)
-    sock.connect(os.environ["GENV_JUPYTER_HOST_SOCKET"])
+def _answer(
+    method: str, path: str, body: bytes | None, query: dict[str, str]
+) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("broker")
-    connection.sock = sock
-    with contextlib.closing(connection):
-        target = f"/v1/{path}" + (f"?{urlencode(query)}" if query else "")
-        token = os.environ.get(TOKEN)
-        headers = {} if token is None else {"Authorization": f"token {token}"}
-        connection.request(method, target, body, headers)
-        answer = connection.getresponse()
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(30)
+    connection.sock.connect(os.environ["GENV_JUPYTER_HOST_SOCKET"])
+    target = f"/v1/{path}" + (f"?{urlencode(query)}" if query else "")
+    token = os.environ.get(TOKEN)
+    headers = {"Connection": "close"}  # then the answer owns the socket
+    if token is not None:
+        headers["Authorization"] = f"token {token}"
+    connection.request(method, target, body, headers)
+    return connection.getresponse()
+
+
+def _call(method: str, path: str, body: bytes | None, query: dict[str, str]) -> tuple[int, bytes]:
+    with _answer(method, path, body, query) as answer:
         goes_on = answer.getheader("Transfer-Encoding") == "chunked"
         return answer.status, answer.readline() if goes_on else answer.read()
+
+
+def _listen(server: str) -> http.client.HTTPResponse:
+    return _answer("GET", "events", None, {"server": server})
+
+
+def _heard(stream: http.client.HTTPResponse, until: str) -> list[bytes]:
+    lines: list[bytes] = []
+    with stream:
+        while not lines or until.encode() not in lines[-1]:
+            line = stream.readline()
+            if not line:
+                raise EOFError("the stream has ended")
+            lines.append(line)
+    return lines
 
 
 def _spawn(started: dict[int, subprocess.Popen[bytes]]) -> int:

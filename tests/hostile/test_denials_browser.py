@@ -13,10 +13,10 @@ import pytest
 from genv_jupyter.api import operations
 from genv_jupyter.server import handlers
 from tests.hostile.jupyters import OWNER, READER, STRANGER, Jupyter, jupyter
-from tests.hostile.puppets import Puppet, acting, become
+from tests.hostile.puppets import Puppet
 from tests.hostile.stages import Stage, needs_more, wrong_in
 from tests.hostile.table import ROWS, Cell, Row
-from tests.integration.daemons import Daemon, User, make_users, serving
+from tests.integration.daemons import Daemon, User
 
 UNKNOWN, NOT_IN, FORBIDDEN = (404, "unknown_route"), (401, "unauthenticated"), (403, "forbidden")
 READS = {"place"}
@@ -49,30 +49,12 @@ server of their own.
 
 
 @pytest.fixture(scope="module")
-def users() -> Iterator[dict[str, User]]:
-    yield from make_users()
-
-
-@pytest.fixture(scope="module")
-def daemon(users: dict[str, User]) -> Iterator[Daemon]:
-    with pytest.MonkeyPatch.context() as patch, serving(patch) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def servers(daemon: Daemon, users: dict[str, User]) -> Iterator[dict[str, Jupyter]]:
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-people-") as place:
         Path(place).chmod(0o755)
         top = Path(place)
         with jupyter(top / "ann", users["ann"]) as ann, jupyter(top / "bob", users["bob"]) as bob:
             yield {"ann": ann, "bob": bob}
-
-
-@pytest.fixture(scope="module")
-def actors(daemon: Daemon, users: dict[str, User]) -> Iterator[dict[str, Puppet]]:
-    ann = become(users["ann"])
-    with acting(owner=(ann,), server=(ann,), other=(become(users["bob"]),), admin=()) as made:
-        yield made
 
 
 def is_there(row: Row) -> bool:

@@ -12,7 +12,7 @@ from tests.hostile.stages import Stage, needs_more, wrong_in
 from tests.hostile.table import INTERNAL, ROWS, Cell, Row
 from tests.hub.beside import NAMES, running
 from tests.hub.hubs import Hub
-from tests.integration.daemons import Daemon, User, make_users
+from tests.integration.daemons import Daemon, User
 
 CALLERS = (
     "owner",
@@ -43,11 +43,6 @@ OTHERWISE: dict[tuple[str, str], Cell] = {
     ("report_kernel", "rooted"): (403, "not_yours"),  # of a process of another uid
 }
 """Where a uid matters: outside containers a process is that of its uid."""
-
-
-@pytest.fixture(scope="module")
-def users() -> Iterator[dict[str, User]]:
-    yield from make_users()
 
 
 @pytest.fixture(scope="module")
