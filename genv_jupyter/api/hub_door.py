@@ -131,14 +131,15 @@ class HubDoor(HostDoor):
             return report
         guest: Guest = self.connection.caller
         found = guest.ours(report.pid)
-        if found is None:
+        uid = None if found is None else processes.uid_of(found)
+        if found is None or uid is None:
             raise UnknownProcess(
                 f"No process {report.pid} is known where you call from.",
                 hint="Say its pid as your own container has it; the broker of this host must be "
                 "able to see its processes.",
             )
         # In a container of its own all processes are its user's, whatever their uid.
-        if not pid_namespaces.contained(guest.pid) and processes.uid_of(found) != guest.uid:
+        if not pid_namespaces.contained(guest.pid) and uid != guest.uid:
             raise NotYours(
                 f"Process {report.pid} belongs to another user.", hint="Name one of your own."
             )

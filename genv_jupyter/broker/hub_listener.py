@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_STRANGERS, STRANGERS_OF_ONE = 256, 64
 """Connections of callers of whom nothing is known yet: in all, and from one container."""
-STRANGER_SECONDS = 10.0
+STRANGER_SECONDS = 6.0
 BACKLOG = 1024
 
 
