@@ -2,8 +2,8 @@
 
 Frozen ``msgspec`` structs. Bytes are integers, compute is an integer in hundredths of a percent
 (``5000`` is 50 %), times are RFC 3339 UTC, unknown values are ``None``. The OpenAPI file, and
-from it the TypeScript types, are generated from this module and its neighbours (``events``, ``turns``,
-``notices``, …).
+from it the TypeScript types, are generated from this module and its neighbours (``events``,
+``turns``, ``notices``, …).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from genv_jupyter import __version__
-from genv_jupyter.api.operations import EVERYWHERE, OPERATIONS, Operation
+from genv_jupyter.api.operation import EVERYWHERE, Operation
+from genv_jupyter.api.operations import OPERATIONS
 from genv_jupyter.errors import GpuError, all_errors
 
 _REFS = "#/components/schemas/{name}"

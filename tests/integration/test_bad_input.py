@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from genv_jupyter.api import openapi, operations
+from genv_jupyter.api.operation import Operation
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import all_errors
 from genv_jupyter.model import NewEnvironment
@@ -100,9 +101,7 @@ def test_nothing_that_is_sent_breaks_the_broker_or_changes_anything(broker_home:
         body=bodies,
         query=queries,
     )
-    def send(
-        operation: operations.Operation, name: str, body: bytes, query: dict[str, str]
-    ) -> None:
+    def send(operation: Operation, name: str, body: bytes, query: dict[str, str]) -> None:
         if operation.name == "turn" and name == mine:
             return  # is had, and lasts as long as the connection
         path = operation.path.strip("/")
