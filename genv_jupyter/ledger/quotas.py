@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import asdict
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from genv_jupyter.ledger.schema import audit, grant_samples, holders, quotas
+from genv_jupyter.ledger.statements import Inserting
 
 KEEP = 200_000
 """Entries of the audit log that are kept; the oldest make room."""
@@ -36,6 +37,9 @@ class AuditRow(Struct, frozen=True, kw_only=True):
     said: str | None = None
 
 
+_NOTE = Inserting(audit, AuditRow.__struct_fields__)
+
+
 def put(connection: Connection, row: QuotaRow) -> None:
     """Store a rule."""
     values = asdict(row)
@@ -57,7 +61,7 @@ def every(connection: Connection) -> list[QuotaRow]:
 def note(connection: Connection, rows: Sequence[AuditRow]) -> None:
     """Write to the audit log."""
     if rows:
-        connection.execute(insert(audit), [asdict(row) for row in rows])
+        _NOTE(connection, map(structs.astuple, rows))
         newest = select(func.max(audit.c.id)).scalar_subquery()
         connection.execute(delete(audit).where(audit.c.id <= newest - KEEP))
 

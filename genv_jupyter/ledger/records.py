@@ -7,26 +7,26 @@ thread that writes them in batches.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec.structs import asdict
-from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select
+from msgspec.structs import astuple
+from sqlalchemy import Connection, Engine, and_, delete, func, or_, select
 from sqlalchemy.exc import DBAPIError
 
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.ledger import quotas, schema
 from genv_jupyter.ledger import samples as history
+from genv_jupyter.ledger.backlog import Backlog
 from genv_jupyter.ledger.quotas import AuditRow
 from genv_jupyter.ledger.rows import Record
 from genv_jupyter.ledger.samples import Cells, Samples
 from genv_jupyter.ledger.sqlite import open_ledger, unavailable
+from genv_jupyter.ledger.statements import Inserting
 
 __all__ = ["Record", "RecordsLedger"]
 
@@ -47,6 +47,7 @@ GATHER = 0.2
 the interpreter from whoever decides meanwhile."""
 
 T = TypeVar("T")
+_INSERT = Inserting(schema.events, Record.__struct_fields__)
 log = logging.getLogger(__name__)
 
 
@@ -68,7 +69,7 @@ class RecordsLedger:
         self.keep = keep
         self._engine: Engine | None = None
         self._lock = threading.Lock()
-        self._queue: queue.Queue[Record | Samples | Cells | AuditRow | None] = queue.Queue(WAITING)
+        self._queue: Backlog[Record | Samples | Cells | AuditRow] = Backlog(WAITING)
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
         self._lost = 0
@@ -90,6 +91,7 @@ class RecordsLedger:
             raise RuntimeError("the records are open already")
         self._engine, notices = open_ledger(self.path, schema.RECORDS, PRAGMAS)
         self._closing.clear()
+        self._queue.begin()
         self._writer = threading.Thread(target=self._write, name="records", daemon=True)
         self._writer.start()
         return notices
@@ -99,7 +101,7 @@ class RecordsLedger:
         writer, self._writer = self._writer, None
         if writer is not None:
             self._closing.set()
-            self._queue.put(None)
+            self._queue.end()
             writer.join(CLOSE_SECONDS)  # a home directory on a server that hangs
         with self._lock:
             engine, self._engine = self._engine, None
@@ -114,26 +116,16 @@ class RecordsLedger:
         Unavailable
             They could not be written; none of them is there.
         """
-        rows = [asdict(record) for record in records]
-        if not rows:
-            return
-        newest = select(func.max(schema.events.c.id)).scalar_subquery()
-        too_old = delete(schema.events).where(schema.events.c.id <= newest - self.keep)
-
-        def write(connection: Connection) -> None:
-            connection.execute(insert(schema.events), rows)
-            connection.execute(too_old)
-
-        self.run(write)
+        rows = list(records)
+        if rows:
+            self.run(lambda connection: self._insert(connection, rows))
 
     def enqueue(self, record: Record | AuditRow) -> None:
         """Have a record written soon, without waiting and without failing.
 
         When thousands wait already the disk is at fault; the record is lost and the log says so.
         """
-        try:
-            self._queue.put_nowait(record)
-        except queue.Full:
+        if not self._queue.put(record):
             self._lost += 1
 
     def enqueue_samples(self, samples: Samples | Cells) -> None:
@@ -149,9 +141,7 @@ class RecordsLedger:
                 self.lost_samples += len(samples)
                 return
             self._waiting_samples += len(samples)
-        try:
-            self._queue.put_nowait(samples)
-        except queue.Full:
+        if not self._queue.put(samples):
             self._done(samples, lost=True)
 
     def run(self, work: Callable[[Connection], T]) -> T:
@@ -217,31 +207,34 @@ class RecordsLedger:
         return self._engine
 
     def _write(self) -> None:
-        while True:
-            batch = [self._queue.get()]
-            self._closing.wait(GATHER)
-            with contextlib.suppress(queue.Empty):
-                while len(batch) < BATCH:
-                    batch.append(self._queue.get_nowait())
-            records = [record for record in batch if isinstance(record, Record)]
+        while (batch := self._queue.take(BATCH, lambda: self._closing.wait(GATHER))) is not None:
             for samples in batch:
                 if isinstance(samples, Samples | Cells):
                     self._write_samples(samples)
+            records = [record for record in batch if isinstance(record, Record)]
             entries = [entry for entry in batch if isinstance(entry, AuditRow)]
             try:
-                if entries:
-                    self.run(partial(quotas.note, rows=entries))
-                self.append(records)
+                if records or entries:
+                    self.run(partial(self._insert, records=records, entries=entries))
             except Unavailable as error:
                 self._lost += len(records) + len(entries)
                 log.warning("%s", error)
             if self._lost:
                 log.warning("%d records could not be kept", self._lost)
                 self._lost = 0
-            for _ in batch:
-                self._queue.task_done()
-            if None in batch:
-                return
+            self._queue.done()
+
+    def _insert(
+        self, connection: Connection, records: list[Record], entries: Sequence[AuditRow] = ()
+    ) -> None:
+        """Insert what happened, and make room for it."""
+        quotas.note(connection, entries)
+        if records:
+            _INSERT(connection, map(astuple, records))
+            newest = select(func.max(schema.events.c.id)).scalar_subquery()
+            connection.execute(
+                delete(schema.events).where(schema.events.c.id <= newest - self.keep)
+            )
 
     def _write_samples(self, samples: Samples | Cells) -> None:
         rolled = samples.rolled() if isinstance(samples, Cells) else samples

@@ -7,11 +7,22 @@ text, and a ninth of that for Core expressions, which is what an attach consists
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Dialect, Table, bindparam, case, delete, insert, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    Table,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from genv_jupyter.ledger.schema import (
@@ -49,6 +60,33 @@ def prepared(statement: Any, names: Sequence[str], dialect: Dialect) -> Statemen
 def names_of(table: Table) -> list[str]:
     """Return the names of a table's columns, in order."""
     return [column.name for column in table.columns]
+
+
+class Inserting:
+    """Inserts rows into SQLite, many with each statement, their values in the order of ``names``.
+
+    Python's driver gives the interpreter away with every statement, and gets it back when nobody
+    else wants it any more: a statement for each row would be a fight over it for each.
+
+    Parameters
+    ----------
+    most
+        Rows of a statement.
+    """
+
+    def __init__(self, table: Table, names: Sequence[str], most: int = 64) -> None:
+        one = insert(table).values({name: bindparam(name) for name in names})
+        text, self._bind = prepared(one, names, sqlite.dialect())
+        self._text, _, self._row = text.rpartition("VALUES ")
+        self.most = most
+
+    def __call__(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+        """Insert these rows."""
+        bound = [row if self._bind is None else self._bind(row) for row in rows]
+        for begin in range(0, len(bound), self.most):
+            some = bound[begin : begin + self.most]
+            text = f"{self._text}VALUES {', '.join([self._row] * len(some))}"
+            connection.exec_driver_sql(text, tuple(value for row in some for value in row))
 
 
 class Statements:

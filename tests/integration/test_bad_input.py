@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from genv_jupyter.api import openapi, operations
-from genv_jupyter.api.operation import Operation
 from genv_jupyter.api.client import Client
+from genv_jupyter.api.operation import Operation
 from genv_jupyter.errors import all_errors
 from genv_jupyter.model import NewEnvironment
 

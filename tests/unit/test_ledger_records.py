@@ -94,13 +94,27 @@ def test_records_that_cannot_be_written_are_lost_with_a_word_and_later_ones_are_
             made.history()
         with caplog.at_level(logging.WARNING):
             made.enqueue(record(2))
-            assert made._queue.join() is None
+            made._queue.join()
         other.execute("ROLLBACK")
     assert "1 records could not be kept" in caplog.text
     made.enqueue(record(3))
     made.close()
     made.open()
     assert made.history() == [record(3)]
+    made.close()
+
+
+def test_many_records_at_once_are_all_kept_in_their_order(path: Path) -> None:
+    made = RecordsLedger(path)
+    made.open()
+    for number in range(500):
+        made.enqueue(record(number))
+    made.close()
+    made.open()
+    made.enqueue(record(500))
+    made.close()
+    made.open()
+    assert [found.at for found in made.history()] == list(range(501))
     made.close()
 
 
