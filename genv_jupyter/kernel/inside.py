@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def belongs(environment: Environment) -> bool:
     """Say whether an environment is that of the command above this process."""
-    return environment.pid != os.getpid() and environment.id == inherited.command()
+    return environment.id == inherited.command() and not inherited.is_command(os.getpid())
 
 
 def sentence(environment: Environment) -> str:

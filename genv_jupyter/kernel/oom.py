@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import GpuError
+from genv_jupyter.kernel import pids
 from genv_jupyter.kernel.memory_errors import Failure
 from genv_jupyter.kernel.session import Session
 from genv_jupyter.model import Device, Environment
@@ -38,6 +39,8 @@ class Facts(NamedTuple):
         Of this process; ``None`` where the broker knows of none.
     used
         Bytes that the environment's processes hold, by device; ``None`` where that is unknown.
+    pid
+        Of this process; 0 where the broker means others by the pids that it names.
     silent
         Why the broker said nothing, in a sentence.
     """
@@ -65,12 +68,12 @@ def show(shell: Any, failure: Failure) -> None:
 
 def gather(shell: Any) -> Facts:
     """Return what can be known within the deadline."""
-    pid, terminal = os.getpid(), getattr(shell, "kernel", None) is None
+    terminal = getattr(shell, "kernel", None) is None
     found: list[Facts] = []
 
     def ask() -> None:
         try:
-            found.append(_ask(shell, pid))
+            found.append(_ask(shell))
         except GpuError as error:
             found.append(Facts(silent=str(error)))
         except Exception as error:  # a thread's own traceback would stand under the user's
@@ -83,19 +86,18 @@ def gather(shell: Any) -> Facts:
     facts = (
         found[0] if found else Facts(silent=f"The GPU broker did not answer within {DEADLINE:g} s.")
     )
-    return facts._replace(torch=torch_memory(), pid=pid, terminal=terminal)
+    return facts._replace(torch=torch_memory(), terminal=terminal)
 
 
-def _ask(shell: Any, pid: int) -> Facts:
+def _ask(shell: Any) -> Facts:
     client = Client(start=False, timeout=DEADLINE)
     try:
         # First, since it reads the devices anew; what is asked then is as fresh.
         devices = tuple(client.devices(fresh=True))
-        environment = Session(shell, client).environment() or next(
-            (it for it in client.environments() if it.pid == pid), None
-        )
+        environment = Session(shell, client).environment() or pids.find(client)
         if environment is None:
             return Facts(devices=devices)
+        pid = os.getpid() if pids.same() else 0
         used = {it.device: it.memory_used for it in client.usage(environment.id).grants}
         for process in environment.processes or ():
             if process.device not in used:
@@ -104,7 +106,7 @@ def _ask(shell: Any, pid: int) -> Facts:
                     for it in environment.processes or ()
                     if it.device == process.device
                 )
-        return Facts(environment, devices, used)
+        return Facts(environment, devices, used, pid=pid)
     finally:
         client.close()
 

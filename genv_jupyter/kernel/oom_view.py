@@ -179,11 +179,12 @@ def _leftovers(known: Facts) -> Iterator[str]:
     for process in sorted(processes, key=lambda it: -(it.memory or 0))[:4]:
         mine = process.pid in (known.pid, None if environment is None else environment.pid)
         if not mine and (process.memory or 0) >= MUCH:
-            yield (
-                f"{process.name or 'A process'} (pid {process.pid}), started from here, holds "
-                f"{format_memory(process.memory)}: if it is a leftover, end it: "
-                f"`!kill {process.pid}`."
-            )
+            name, holds = process.name or "A process", format_memory(process.memory)
+            if not known.pid:
+                where, how = f"pid {process.pid} of the host", "end it."
+            else:
+                where, how = f"pid {process.pid}", f"end it: `!kill {process.pid}`."
+            yield f"{name} ({where}), started from here, holds {holds}: if it is a leftover, {how}"
 
 
 def _cache(known: Facts) -> Iterator[str]:

@@ -15,7 +15,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.errors import Conflict, UnknownEnvironment
 from genv_jupyter.isolation import inherited, live
 from genv_jupyter.isolation.environ import MARKER, VISIBLE
-from genv_jupyter.kernel import inside, origin, remnants, sight, words
+from genv_jupyter.kernel import inside, origin, pids, remnants, sight, words
 from genv_jupyter.kernel.views import StatusView
 from genv_jupyter.model import (
     Cuda,
@@ -101,7 +101,7 @@ class Session:
             return None
 
     def _is_this(self, environment: Environment) -> bool:
-        if environment.pid == os.getpid():
+        if pids.is_this(environment):
             return True
         # A wrapper around the kernel (conda run, a shell script) has the pid that the server
         # knows; the kernel's connection file is named after its id.

@@ -25,6 +25,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.api.connection import Stream
 from genv_jupyter.errors import BrokerDown, Conflict, UnknownEnvironment
 from genv_jupyter.isolation.environ import MARKER
+from genv_jupyter.kernel import pids
 from genv_jupyter.kernel.turn_view import Line, behind
 from genv_jupyter.model import Environment
 from genv_jupyter.turns import Turn
@@ -280,7 +281,7 @@ def environment_here(client: Client) -> Environment | None:
     if found is None and marker:
         with contextlib.suppress(UnknownEnvironment):
             found = client.environment(marker)
-    return found or next((it for it in client.environments() if it.pid == os.getpid()), None)
+    return found or pids.find(client)
 
 
 def _late(last: Turn | None, timeout: float) -> Conflict:

@@ -8,11 +8,15 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from genv_jupyter.api.client import Client
 from genv_jupyter.errors import NotYours, UnknownEnvironment, UnknownProcess
+from genv_jupyter.isolation.environ import MARKER
+from genv_jupyter.kernel import pids
+from genv_jupyter.kernel.session import Session
 from genv_jupyter.model import (
     Environment,
     KernelReport,
@@ -229,3 +233,27 @@ def test_another_user_s_process_is_refused(
     assert inside is not None
     with pytest.raises(UnknownProcess, match="No process 2 of yours"):
         entered(users["ann"], inside, lambda: forged(server, 2))
+
+
+def test_a_caller_in_a_container_is_not_taken_for_whoever_has_its_pid_on_the_host(
+    daemon: Daemon, users: dict[str, User], running: list[subprocess.Popen[bytes]]
+) -> None:
+    ann = users["ann"]
+    other = subprocess.Popen(["sleep", "600"], user=ann.uid, group=ann.gid)
+    running.append(other)
+    made = as_user(ann, lambda: made_for(other.pid))
+    claims = {MARKER: made.id}
+
+    def call() -> tuple[int, Environment | None, Environment | None, bool]:
+        os.environ.update(claims)
+        client = Client(start=False)
+        shell = SimpleNamespace(config={}, user_ns={})
+        by_marker = Session(shell, client).environment()
+        return os.getpid(), pids.find(client), by_marker, pids.same()
+
+    inside = born(ann, call, pid=other.pid)
+    assert inside == (other.pid, None, None, False)
+    assert as_user(ann, lambda: pids.same())
+    assert as_user(ann, lambda: pids.find(Client(start=False))) is None
+    mine = as_user(ann, lambda: (made_for(os.getpid()), pids.find(Client(start=False))))
+    assert mine[0] == mine[1]

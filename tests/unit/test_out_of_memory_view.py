@@ -188,6 +188,8 @@ def test_own_processes_besides_the_kernel_are_named() -> None:
     found = said(Facts(wrapped, (device(8, mine=12),), {GPU: 8 * GIB}, pid=100))
     assert "python (pid 200), started from here, holds 6 GiB" in found and "`!kill 200`" in found
     assert "pid 100" not in found
+    found = said(Facts(wrapped, (device(8, mine=12),), {GPU: 8 * GIB}))  # in a container
+    assert "python (pid 200 of the host), started from here" in found and "kill" not in found
 
 
 def test_what_nobody_knows_is_said_as_unknown() -> None:
@@ -216,7 +218,7 @@ def test_number_of_torch_is_used_on_one_device_only() -> None:
 def test_broker_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     late = threading.Event()
 
-    def ask(shell: object, pid: int) -> Facts:
+    def ask(shell: object) -> Facts:
         late.wait(20)  # several answers, each within its own time limit
         return Facts()
 
