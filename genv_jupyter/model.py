@@ -372,8 +372,9 @@ class BrokerHealth(Struct, frozen=True, kw_only=True):
 class AuditEntry(Struct, frozen=True, kw_only=True):
     """Who asked the broker of a host for what, and what came of it.
 
-    ``actor`` is the caller's key (``local:1000``) and ``name`` their login name then; ``said`` is
-    why it was refused.
+    ``actor`` is the key of who did it (``local:1000``) and ``name`` their login name then; ``said``
+    is why it was refused. Somebody in another's Jupyter server acts on the account of its
+    ``owner`` (a key); one who could not be proved is only ``claimed``, by that server.
     """
 
     at: Time
@@ -383,6 +384,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     target: str
     status: int
     said: str | None
+    owner: str | None = None
+    claimed: str | None = None
 
 
 class DryRun(Struct, frozen=True, kw_only=True):

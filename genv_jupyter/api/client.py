@@ -17,6 +17,7 @@ from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous, tokens
 from genv_jupyter.api.connection import (
     BROKEN,
+    Clicks,
     Connection,
     EventStream,
     Stream,
@@ -285,8 +286,11 @@ class Client:
         path: str,
         body: bytes | None = None,
         query: Query | None = None,
+        actor: Clicks | None = None,
     ) -> tuple[int, bytes]:
         """Send one request as it is and return status and body: for a relay.
+
+        ``actor`` is who wants it, where that is not whom the broker takes us for.
 
         Raises
         ------
@@ -300,11 +304,11 @@ class Client:
         fresh = method == "POST"
         try:
             try:
-                return self._exchange(method, target, body, fresh=fresh)
+                return self._exchange(method, target, body, actor, fresh=fresh)
             except BROKEN:
                 if fresh:
                     raise
-                return self._exchange(method, target, body, fresh=True)
+                return self._exchange(method, target, body, actor, fresh=True)
         except TimeoutError:
             self.close()
             raise BrokerDown(
@@ -345,7 +349,13 @@ class Client:
             self._local.connection = None
 
     def _exchange(
-        self, method: str, target: str, body: bytes | None, *, fresh: bool
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        actor: Clicks | None = None,
+        *,
+        fresh: bool,
     ) -> tuple[int, bytes]:
         connection: Connection | None = getattr(self._local, "connection", None)
         # After a fork the child must not speak on its parent's connection.
@@ -353,7 +363,7 @@ class Client:
             self.close()
             connection = self._local.connection = Connection(self._connect(), tokens.known())
         try:
-            answer = connection.exchange(method, target, body)
+            answer = connection.exchange(method, target, body, actor)
         except BaseException:  # Ctrl-C: the answer to this call would be taken for that to the next
             self.close()
             raise
@@ -362,7 +372,7 @@ class Client:
             and connection.token is None
             and tokens.asked(refusal(answer.body, 401))
         ):
-            return self._exchange(method, target, body, fresh=True)
+            return self._exchange(method, target, body, actor, fresh=True)
         self._heed(answer.server)
         return answer.status, answer.body
 

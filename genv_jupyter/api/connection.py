@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,6 +23,9 @@ from genv_jupyter.events import Event
 
 BROKEN = (http.client.HTTPException, ConnectionError)
 """What says that a connection is of no more use."""
+ACTOR, ACTOR_TOKEN = "genv-jupyter-actor", "genv-jupyter-actor-token"
+"""Headers with the name (percent-encoded) and the Hub's token of whoever clicks in a Jupyter server
+that is somebody else's; the name alone is a claim."""
 _CHUNK = 64 * 1024
 _LONGEST_HEAD = 64 * 1024
 _NOT_IN_TARGET = re.compile(r"[^!-~]")
@@ -33,6 +37,13 @@ class Answer(NamedTuple):
     status: int
     body: bytes
     server: str
+
+
+class Clicks(NamedTuple):
+    """Who clicks in a Jupyter server that is somebody else's: name, and token if it has one."""
+
+    name: str
+    token: str | None = None
 
 
 class Connection:
@@ -49,7 +60,9 @@ class Connection:
         self.token = token
         self.owner = os.getpid()
 
-    def exchange(self, method: str, target: str, body: bytes | None) -> Answer:
+    def exchange(
+        self, method: str, target: str, body: bytes | None, actor: Clicks | None = None
+    ) -> Answer:
         """Send a request and read its answer.
 
         Raises
@@ -61,15 +74,21 @@ class Connection:
             raise http.client.InvalidURL(f"{target[:64]!r} is no path of the broker")
         head = (
             f"{method} {target} HTTP/1.1\r\nHost: broker\r\n"
-            f"Genv-Jupyter-Version: {__version__}\r\n{self._authorization()}"
+            f"Genv-Jupyter-Version: {__version__}\r\n{self._who(actor)}"
             f"Content-Length: {len(body or b'')}\r\n\r\n"
         )
         with contextlib.suppress(BrokenPipeError):  # one refused at the door has its answer there
             self.sock.sendall(head.encode("ascii") + (body or b""))
         return self._answer()
 
-    def _authorization(self) -> str:
-        return "" if self.token is None else f"Authorization: token {self.token}\r\n"
+    def _who(self, actor: Clicks | None) -> str:
+        """Write the headers that tell who calls; whoever asks for no token is shown none."""
+        said = "" if self.token is None else f"Authorization: token {self.token}\r\n"
+        if actor is not None:
+            said += f"{ACTOR}: {quote(actor.name, errors='replace')}\r\n"
+            if self.token is not None and actor.token is not None:
+                said += f"{ACTOR_TOKEN}: {quote(actor.token)}\r\n"
+        return said
 
     def _answer(self) -> Answer:
         data = bytearray()

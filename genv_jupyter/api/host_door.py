@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 import msgspec
 
+from genv_jupyter.api.connection import ACTOR
 from genv_jupyter.api.doors import Host, R, Verbs
+from genv_jupyter.broker.audit import LONGEST, NOBODY_ELSE, Actor
 from genv_jupyter.errors import UnknownProcess
 from genv_jupyter.isolation import pid_namespaces
 from genv_jupyter.isolation.processes import peer
@@ -26,7 +29,13 @@ class HostOfAll(Host, Protocol):
         """Have a user looked up anew, beside what is going on."""
 
     def audit(
-        self, principal: Principal, method: str, path: str, status: int, said: str | None
+        self,
+        principal: Principal,
+        method: str,
+        path: str,
+        status: int,
+        said: str | None,
+        actor: Actor,
     ) -> None:
         """Write down what somebody asked for, and what came of it."""
 
@@ -64,7 +73,16 @@ class HostDoor(Verbs):
             )
         return msgspec.structs.replace(report, pid=found)
 
+    async def actor(self) -> Actor:
+        """Return who clicks in the caller's Jupyter server, if that is somebody else.
+
+        That a server says so proves nothing: it is written down as what it says.
+        """
+        said = unquote(self.request.headers.get(ACTOR, ""))[:LONGEST]
+        return Actor(claimed=said) if said.isprintable() and said else NOBODY_ELSE
+
     async def serve(self, arguments: Sequence[str]) -> None:
+        actor = NOBODY_ELSE if self.request.method == "GET" else await self.actor()
         try:
             await super().serve(arguments)
         finally:
@@ -72,4 +90,4 @@ class HostDoor(Verbs):
             if caller is not None and self.request.method != "GET":
                 said = None if self.refused is None else f"{self.refused.code}: {self.refused}"
                 method, path = self.request.method, self.request.path
-                self.host.audit(caller, method, path, self.status, said)
+                self.host.audit(caller, method, path, self.status, said, actor)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from genv_jupyter.api.connection import ACTOR_TOKEN
 from genv_jupyter.api.doors import R
 from genv_jupyter.api.host_door import HostDoor, HostOfAll
+from genv_jupyter.broker.audit import NOBODY_ELSE, Actor
 from genv_jupyter.errors import Forbidden, GpuError, NotYours, Unauthenticated, UnknownProcess
 from genv_jupyter.isolation import pid_namespaces, processes
 from genv_jupyter.model import Principal
@@ -65,6 +67,9 @@ class Gate(Protocol):
     async def admit(self, guest: Guest, token: str | None) -> Caller:
         """Return who has that token, and count the connection as theirs."""
 
+    async def identify(self, token: str) -> Caller:
+        """Return who has that token."""
+
     def fresh_for(self, token: str) -> float:
         """Return for how many seconds a token need not be looked at again."""
 
@@ -111,6 +116,16 @@ class HubDoor(HostDoor):
             later.cancel()
             if self._watching is not None:
                 self._watching.cancel()
+
+    async def actor(self) -> Actor:
+        claim, token = await super().actor(), self.request.headers.get(ACTOR_TOKEN)
+        if token is None or self._proof.caller is None:
+            return claim
+        try:
+            found = (await self.host.hub.identify(token)).principal
+        except GpuError:
+            return claim  # it proves nothing, and stands in nobody's way
+        return NOBODY_ELSE if found == self._proof.caller.principal else Actor(proved=found)
 
     def principal(self) -> Principal:
         proof = self._proof

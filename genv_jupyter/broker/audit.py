@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from genv_jupyter.broker.quota_rules import administers
 from genv_jupyter.errors import Unavailable
@@ -20,6 +20,19 @@ log = logging.getLogger("genv_jupyter.audit")
 MOST, LONGEST = 1000, 500
 
 
+class Actor(NamedTuple):
+    """Who clicks in somebody else's Jupyter server, and so acts on that one's account.
+
+    ``proved`` is one whose own token came along; ``claimed`` a name that the server says.
+    """
+
+    proved: Principal | None = None
+    claimed: str | None = None
+
+
+NOBODY_ELSE = Actor()
+
+
 def note(
     core: Core,
     records: RecordsLedger | None,
@@ -28,9 +41,11 @@ def note(
     path: str,
     status: int,
     said: str | None,
+    actor: Actor = NOBODY_ELSE,
 ) -> None:
     """Write down a call, in the log and in the records. Does not wait.
 
+    ``principal`` is on whose account it was; ``actor`` who did it, where that is somebody else.
     What Jupyter servers report of their kernels, all the time, is written down where it is refused.
     """
     target = path.removeprefix("/v1/")[:LONGEST]
@@ -38,15 +53,19 @@ def note(
         return
     row = AuditRow(
         at=core.clock(),
-        actor=principal.key,
-        name=principal.name,
+        actor=(actor.proved or principal).key,
+        name=(actor.proved or principal).name,
         action=method,
         target=target,
         status=status,
         said=None if said is None else said[:LONGEST],
+        owner=None if actor.proved is None else principal.key,
+        claimed=None if actor.proved is not None else actor.claimed,
     )
     told = {"who": row.actor, "name": row.name, "did": f"{method} {target}", "status": status}
-    log.info("audit %s", json.dumps(told | ({"why": row.said} if row.said else {})))
+    more = {"why": row.said, "on account of": row.owner, "as its server says": row.claimed}
+    told |= {name: value for name, value in more.items() if value}
+    log.info("audit %s", json.dumps(told))
     if records is not None:
         records.enqueue(row)
 
@@ -78,6 +97,8 @@ def entries(
             target=row.target,
             status=row.status,
             said=row.said,
+            owner=row.owner,
+            claimed=row.claimed,
         )
         for row in found
     ]

@@ -122,10 +122,17 @@ class HostProcess(Process):
             log.warning("uid %d could not be looked up: %s", uid, error)
 
     def audit(
-        self, principal: Principal, method: str, path: str, status: int, said: str | None
+        self,
+        principal: Principal,
+        method: str,
+        path: str,
+        status: int,
+        said: str | None,
+        actor: audit.Actor,
     ) -> None:
         """Write down what somebody asked for, and what came of it."""
-        audit.note(self.broker.core, self.broker.records, principal, method, path, status, said)
+        core, records = self.broker.core, self.broker.records
+        audit.note(core, records, principal, method, path, status, said, actor)
 
     def leave(self, version: str) -> bool:
         """Stay: whoever runs the daemon replaces it."""

@@ -81,6 +81,10 @@ class HubListener:
             self.process.connections[key] += 1
         return caller
 
+    async def identify(self, token: str) -> Caller:
+        """Return who has that token, whoever calls."""
+        return await self.identities.identify(token)
+
     def fresh_for(self, token: str) -> float:
         """Return for how many seconds a token need not be looked at again."""
         return self.identities.fresh_for(token)

@@ -10,6 +10,7 @@ from genv_jupyter.api.client import Client
 from genv_jupyter.cli.output import shows
 from genv_jupyter.kernel.document import Block, Table, Text, Title
 from genv_jupyter.kernel.views import PageView, View
+from genv_jupyter.model import AuditEntry
 
 
 @click.command()
@@ -27,7 +28,7 @@ def audit(search: str | None, limit: int) -> tuple[Any, View]:
     rows = [
         (
             f"{it.at.astimezone():%Y-%m-%d %H:%M:%S}",
-            it.name,
+            _who(it),
             f"{it.action} {it.target}",
             str(it.status),
             it.said or "",
@@ -39,3 +40,10 @@ def audit(search: str | None, limit: int) -> tuple[Any, View]:
         Table(("when", "who", "did", "status", "why"), tuple(rows)),
     ]
     return found, PageView(page)
+
+
+def _who(entry: AuditEntry) -> str:
+    """Name who it was; somebody in another's Jupyter server acts on the account of its owner."""
+    if entry.owner is not None:
+        return f"{entry.name} for {entry.owner}"
+    return entry.name if entry.claimed is None else f"{entry.name} (says: {entry.claimed})"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 from msgspec.structs import asdict
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy.dialects.sqlite import insert
 
 from genv_jupyter.ledger.schema import audit, grant_samples, holders, quotas
@@ -26,7 +26,11 @@ class QuotaRow(Struct, frozen=True, kw_only=True):
 
 
 class AuditRow(Struct, frozen=True, kw_only=True):
-    """Who wanted what, and what came of it. ``said`` is why it was refused."""
+    """Who wanted what, and what came of it.
+
+    ``said`` is why it was refused; ``owner`` the key of the principal on whose account it was, if
+    that is another; ``claimed`` who it was as that one's server says, which nobody has proved.
+    """
 
     at: float
     actor: str
@@ -35,6 +39,8 @@ class AuditRow(Struct, frozen=True, kw_only=True):
     target: str
     status: int
     said: str | None = None
+    owner: str | None = None
+    claimed: str | None = None
 
 
 _NOTE = Inserting(audit, AuditRow.__struct_fields__)
@@ -71,9 +77,8 @@ def noted(connection: Connection, limit: int, search: str | None = None) -> list
     columns = [audit.c[name] for name in AuditRow.__struct_fields__]
     query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
     if search:
-        fields = (audit.c.actor, audit.c.name, audit.c.action, audit.c.target, audit.c.said)
-        found = [field.contains(search, autoescape=True) for field in fields]
-        query = query.where(found[0] | found[1] | found[2] | found[3] | found[4])
+        names = ("actor", "name", "action", "target", "said", "owner", "claimed")
+        query = query.where(or_(*(audit.c[it].contains(search, autoescape=True) for it in names)))
     return [AuditRow(**row) for row in connection.execute(query).mappings()]
 
 

@@ -269,6 +269,8 @@ audit = Table(
     Column("target", Text, nullable=False),
     Column("status", BigInteger, nullable=False),
     Column("said", Text),
+    Column("owner", Text),
+    Column("claimed", Text),
 )
 
 maintenance = Table(
@@ -290,7 +292,9 @@ version = Table(
 
 LIVE = Schema("live", live, ("live_1", "live_2", "live_3", "live_4", "live_5", "live_6"))
 RECORDS = Schema(
-    "records", records, ("records_1", "records_2", "records_3", "records_4", "records_5")
+    "records",
+    records,
+    ("records_1", "records_2", "records_3", "records_4", "records_5", "records_6"),
 )
 
 _CHECKS = [

@@ -21,6 +21,7 @@ from genv_jupyter.errors import (
     Unauthenticated,
     Unknown,
 )
+from genv_jupyter.server.actors import clicks
 from genv_jupyter.server.kernels import ServerHost
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -104,7 +105,8 @@ class Door(ErrorShape, APIHandler):
         if body is not None and len(body) > MAX_BODY:
             raise TooLarge("The request is too large.")
         self.host.start()
-        call = self.host.reports.link.call(method, path, body, query)
+        actor = None if method == "GET" else clicks(self)
+        call = self.host.reports.link.call(method, path, body, query, actor)
         try:
             status, answer = await asyncio.wrap_future(call)
         except GpuError as error:

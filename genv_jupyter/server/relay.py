@@ -19,7 +19,7 @@ import msgspec
 
 from genv_jupyter import __version__
 from genv_jupyter.api.client import Client
-from genv_jupyter.api.connection import EventStream
+from genv_jupyter.api.connection import Clicks, EventStream
 from genv_jupyter.errors import BrokerDown, GpuError
 from genv_jupyter.events import Event
 from genv_jupyter.model import ServerReport
@@ -136,12 +136,13 @@ class Link:
         path: str,
         body: bytes | None = None,
         query: Mapping[str, str | None] | None = None,
+        actor: Clicks | None = None,
     ) -> Future[tuple[int, bytes]]:
         """Send one request as it is, once the broker is there."""
 
         def job() -> tuple[int, bytes]:
             self.wait(VERB_WAIT)
-            return self._calls.call(method, path, body, query)
+            return self._calls.call(method, path, body, query, actor)
 
         return self.submit(job)
 

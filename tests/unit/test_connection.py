@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from genv_jupyter import __version__
-from genv_jupyter.api.connection import Answer, Connection
+from genv_jupyter.api.connection import ACTOR, ACTOR_TOKEN, Answer, Clicks, Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\nServer: genv-jupyter/9\r\ncontent-length: 4\r\n\r\n"
 
@@ -36,6 +36,20 @@ def test_a_call_is_written_as_http(ends: tuple[Connection, socket.socket]) -> No
         b"Genv-Jupyter-Version: " + __version__.encode() + b"\r\nContent-Length: 7\r\n\r\n"
         b'{"n":1}'
     )
+
+
+@pytest.mark.parametrize("token", [None, "s3cret"])
+def test_a_token_is_shown_where_it_is_asked_for_and_a_visitor_s_with_it(
+    ends: tuple[Connection, socket.socket], token: str | None
+) -> None:
+    connection, broker = ends
+    connection.token = token
+    broker.sendall(HEAD + b"null")
+    connection.exchange("PUT", "/v1/x", None, Clicks("bøb\r\nX: y", "theirs"))
+    head = broker.recv(4096).decode().split("\r\n")
+    assert ("Authorization: token s3cret" in head) is (token is not None)
+    assert (f"{ACTOR_TOKEN}: theirs" in head) is (token is not None)
+    assert f"{ACTOR}: b%C3%B8b%0D%0AX%3A%20y" in head
 
 
 def test_an_answer_may_come_byte_by_byte(ends: tuple[Connection, socket.socket]) -> None:

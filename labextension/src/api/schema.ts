@@ -1041,8 +1041,9 @@ export interface components {
          * AuditEntry
          * @description Who asked the broker of a host for what, and what came of it.
          *
-         *     `actor` is the caller's key (`local:1000`) and `name` their login name then; `said` is
-         *     why it was refused.
+         *     `actor` is the key of who did it (`local:1000`) and `name` their login name then; `said`
+         *     is why it was refused. Somebody in another's Jupyter server acts on the account of its
+         *     `owner` (a key); one who could not be proved is only `claimed`, by that server.
          */
         AuditEntry: {
             /** Format: date-time */
@@ -1053,6 +1054,10 @@ export interface components {
             target: string;
             status: number;
             said: string | null;
+            /** @default null */
+            owner: string | null;
+            /** @default null */
+            claimed: string | null;
         };
         /**
          * QuotaView
