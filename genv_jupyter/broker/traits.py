@@ -38,11 +38,9 @@ class Read(TraitType[Any, Any]):
 
 
 def _size(value: object) -> int:
-    if value in (0, "0"):
-        return 0
-    if not isinstance(value, int | str):
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise TraitError(f"{value!r} is not an amount of memory: write 4G, 4GiB or bytes.")
-    return parse_memory(value)
+    return 0 if value in (0, "0") else parse_memory(value)
 
 
 def _seconds(value: object) -> float:

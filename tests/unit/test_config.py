@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from traitlets import Bool
+from traitlets.config import Config, Configurable
 
 from genv_jupyter.broker.config import (
     CLASSES,
@@ -14,8 +17,10 @@ from genv_jupyter.broker.config import (
     generate,
 )
 from genv_jupyter.broker.mps_settings import MpsDaemons
+from genv_jupyter.broker.traits import Seconds
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.policy import Policy
+from genv_jupyter.units import MAX_SECONDS
 
 GIB = 2**30
 
@@ -108,6 +113,23 @@ def test_all_mistakes_are_told_at_once_and_the_rest_stands(directory: Path) -> N
     assert "finer than a hundredth of a percent" in told
     assert "'much' is not an amount of memory" in told
     assert "nothing called PolicySetting to configure (did you mean PolicySettings?)" in told
+
+
+NONSENSE = (
+    *(None, True, -1, 10**400, float("nan"), float("inf"), Decimal("sNaN"), 1j, object()),
+    *("", "nan", "1e999", "5 parsecs", "9" * 5000, "\ud800", "1h\0", b"x", [], {}, [object()]),
+)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda it: it.__name__)
+def test_no_nonsense_stops_a_broker(kind: type[Configurable]) -> None:
+    for name in kind.class_own_traits(config=True):
+        for value in NONSENSE:
+            made = BrokerConfig(Config({kind.__name__: {name: value}}))
+            made.policy()
+            found, trait = getattr(made.of(kind), name), kind.class_traits()[name]
+            assert not isinstance(trait, Seconds) or 0 <= found <= MAX_SECONDS, (name, value)
+            assert found is not True or isinstance(trait, Bool), (name, value)
 
 
 @pytest.mark.parametrize(
