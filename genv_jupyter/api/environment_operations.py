@@ -85,7 +85,7 @@ ENVIRONMENTS: tuple[Operation, ...] = (
         summary="Change the name, or tell what was applied in the process",
         body=EnvironmentPatch,
         answer=Environment,
-        refusals=(*BODY, *READ),
+        refusals=(*BODY, *READ, errors.Conflict, errors.OutOfRange),
     ),
     Operation(
         method="delete",

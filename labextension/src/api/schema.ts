@@ -1061,13 +1061,15 @@ export interface components {
         };
         /**
          * QuotaView
-         * @description Answer of `GET quota`.
+         * @description Answer of `GET quota`; `guarantees` are those of the user's groups.
          */
         QuotaView: {
             user: string;
             groups: string[];
             timezone: string;
             quantities: components["schemas"]["QuotaUse"][];
+            /** @default [] */
+            guarantees: components["schemas"]["GuaranteeUse"][];
         };
         /**
          * QuotaUse
@@ -1086,6 +1088,15 @@ export interface components {
             rule: string | null;
             /** @default null */
             reset: string | null;
+        };
+        /**
+         * GuaranteeUse
+         * @description What a group is guaranteed, in devices, and what its members hold of it, all together.
+         */
+        GuaranteeUse: {
+            group: string;
+            devices: number;
+            used: number;
         };
         /**
          * QuotaRule
@@ -1108,7 +1119,7 @@ export interface components {
          *     `devices` are whole devices, of which half a device is a half; `fraction` is the most of one
          *     shared device; `memory` is over all devices; `environments` those that hold something;
          *     `lease` the longest that a lease may run; `hours_…` GPU hours in each day, week (from
-         *     Monday) and month.
+         *     Monday) and month. `guaranteed` bounds nothing: so many devices are kept for a group.
          */
         QuotaLimits: {
             devices?: number | null;
@@ -1120,6 +1131,7 @@ export interface components {
             hours_day?: number | null;
             hours_week?: number | null;
             hours_month?: number | null;
+            guaranteed?: number;
         };
         /**
          * EnvironmentUsage
@@ -2419,8 +2431,26 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            /** @description `conflict`: The request is well formed and cannot be met in the present state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description `too_large`: The body of the request is larger than any real one. */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description `out_of_range`: A number that can be read and can never be granted. */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
