@@ -322,3 +322,20 @@ def test_a_configuration_is_obeyed_and_its_mistakes_are_told(
     assert told == 20 * 2**30
     assert [said for said in notices if "'sometimes'" in said and "PolicySettings.mps" in said]
     assert [said for said in notices if "jupyter_genv_config.json cannot be read" in said]
+
+
+def test_garbage_is_not_looked_for_among_what_was_imported(broker_home: Path) -> None:
+    program = (
+        "import gc, os, sys\n"
+        "from genv_jupyter.broker import process\n"
+        "def say(said):\n"
+        "    print(said.get('ready'), gc.get_freeze_count(), flush=True)\n"
+        "    os._exit(0)\n"
+        "process._say = say\n"
+        "process.main(replace=False, idle_seconds=60)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert said[0] == "True"
+    assert int(said[1]) > 50_000
