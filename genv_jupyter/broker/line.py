@@ -79,7 +79,9 @@ class Line:
         found = queueing.decide(
             line, self.stays(), self.core.policy, self.patience, blocked=blocked
         )
-        self.held = {**self.held, **found.held} if found.given else dict(found.held)
+        held = {**self.held, **found.held} if found.given else found.held
+        here = {one.environment for one in line}
+        self.held = {name: uuids for name, uuids in held.items() if name in here}
         return found, tickets
 
     def closed_to(self, row: EnvironmentRow, demand: Demand) -> Closed:

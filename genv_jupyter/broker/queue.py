@@ -8,6 +8,7 @@ is given back.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from genv_jupyter.broker import attach, failpoints, fence, release
@@ -32,6 +33,12 @@ from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow, TicketRow
 from genv_jupyter.model import Cuda, Principal, Request
 
+log = logging.getLogger(__name__)
+
+_OUR_FAULT = Conflict(
+    "The broker has failed over it, and its log says more.",
+    hint="Get in line again, with another request perhaps.",
+)
 LOOK_SECONDS = 1.0
 """Between two looks at who has gone."""
 
@@ -158,6 +165,7 @@ class Queue:
         with self.core.books.change() as change:
             change.drop_ticket(ticket)
             failpoints.reach("inside_leave")
+        self.core.line.held.pop(row.id, None)
         failpoints.reach("after_leave")
         self.core.record(event, row, reason=reason)
 
@@ -170,6 +178,7 @@ class Queue:
             books = self.core.books
             self._see_stays()
             if not books.tickets:
+                self.core.line.held.clear()
                 return
             self._tidy()
             if not books.line():
@@ -215,6 +224,8 @@ class Queue:
             now = core.books.tickets.get(environment)
             if row is None or now is None or now.id != ticket.id or now.state != "waiting":
                 raise _Gone
+            if self._left(row, now):
+                raise _Gone
             return attach.begin(
                 core,
                 row,
@@ -236,6 +247,10 @@ class Queue:
             return False
         except GpuError as error:
             self._refuse(ticket, error)
+            return True
+        except Exception:  # whatever it is, those behind must not wait for its end
+            log.exception("%s could not be served", environment)
+            self._refuse(ticket, _OUR_FAULT)
             return True
         failpoints.reach("after_serve")
         with self.lock:
@@ -289,8 +304,8 @@ class Queue:
             row = core.books.environments[ticket.environment]
             if ticket.state == "granted":
                 self._look_after(row, ticket)
-            elif ticket.pid is not None and not processes.alive(ticket.pid, ticket.start):
-                self._drop(row, ticket, "QueueLeft", "the process that waited has ended")
+            elif self._left(row, ticket):
+                continue
             elif ticket.until is not None and now >= ticket.until:
                 self._drop(row, ticket, "QueueLeft", "the time to wait is over")
                 core.board.tell(
@@ -299,6 +314,13 @@ class Queue:
                     "The time to wait in the queue is over, and its turn had not come.",
                     hint="Wait for longer, or ask for less.",
                 )
+
+    def _left(self, row: EnvironmentRow, ticket: TicketRow) -> bool:
+        """End the place of a process that waited and has ended; say if it was so."""
+        if ticket.pid is None or processes.alive(ticket.pid, ticket.start):
+            return False
+        self._drop(row, ticket, "QueueLeft", "the process that waited has ended")
+        return True
 
     def _look_after(self, row: EnvironmentRow, ticket: TicketRow) -> None:
         core = self.core

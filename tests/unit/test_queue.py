@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from genv_jupyter.broker import attach
+from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.queue import Queue
 from genv_jupyter.errors import (
     BadRequest,
@@ -17,6 +20,7 @@ from genv_jupyter.errors import (
     OutOfRange,
     UnknownTicket,
 )
+from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import (
     Environment,
     EnvironmentPatch,
@@ -350,6 +354,62 @@ def test_process_that_waited_and_is_killed_leaves_the_line(one: Bench) -> None:
     second.restart()
     turn(one)
     assert tickets(one) == []
+
+
+def test_process_that_ends_in_the_last_moment_is_given_nothing(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, first, second = (one.kernel(f"{name}.ipynb") for name in "abc")
+    holder.attach(WHOLE)
+    waiter = one.process()
+    join(first, WHOLE, by=waiter.pid)
+    join(second, WHOLE)
+    holder.detach()
+    decide = one.broker.core.line.decide
+
+    def after(blocked: Container[str]) -> object:
+        found = decide(blocked)
+        if waiter.poll() is None:
+            one.end(waiter)  # it is the next, and then
+        return found
+
+    monkeypatch.setattr(one.broker.core.line, "decide", after)
+    turn(one)
+    assert first.devices == [] and second.devices == [one.device(0)]
+
+
+def test_one_that_cannot_be_served_by_our_fault_keeps_nobody_waiting(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, first, second = (one.kernel(f"{name}.ipynb") for name in "abc")
+    holder.attach(WHOLE)
+    join(first, WHOLE)
+    join(second, WHOLE)
+    begin = attach.begin
+
+    def failing(core: Core, row: EnvironmentRow, request: Request, **more: Any) -> object:
+        if row.id == first.id:
+            raise ZeroDivisionError
+        return begin(core, row, request, **more)
+
+    monkeypatch.setattr(attach, "begin", failing)
+    free(holder)
+    assert second.devices == [one.device(0)] and tickets(one)[0].environment == second.id
+    assert [it.message for it in told(one) if it.environment == first.id] == [
+        "Its turn in the queue came, and could not be used. The broker has failed over it, and its "
+        "log says more."
+    ]
+
+
+def test_what_was_held_for_an_earlier_wait_is_not_held_for_the_next(desk: Bench) -> None:
+    holder, kernel = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
+    holder.attach(BOTH)
+    join(kernel, WHOLE)
+    turn(desk, 301)
+    assert tickets(desk)[0].held
+    queue(desk).leave(desk.me, tickets(desk)[0].id)
+    join(kernel, WHOLE)
+    assert tickets(desk)[0].held == () and "kept" not in tickets(desk)[0].message
 
 
 def test_server_waits_for_its_users(one: Bench) -> None:
