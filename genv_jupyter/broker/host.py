@@ -32,6 +32,7 @@ from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
 from genv_jupyter.broker.hub_listener import HubListener
 from genv_jupyter.broker.identity import Access
+from genv_jupyter.broker.known_groups import KnownGroups
 from genv_jupyter.broker.process import LEAVE_SECONDS, Process
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
@@ -320,6 +321,7 @@ def _open(
         powers=powers,
     )
     broker.core.notices.extend(notices)
+    broker.core.identities.told = KnownGroups(top / "hub-groups.json")
     daemons = broker.core.mps.daemons
     if daemons is not None and not broker.core.inventory.simulated:
         kept = top / "compute-modes.json"

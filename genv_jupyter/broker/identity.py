@@ -18,6 +18,7 @@ from msgspec import Struct
 from traitlets import Int, List, Unicode
 from traitlets.config import Configurable
 
+from genv_jupyter.broker.known_groups import KnownGroups
 from genv_jupyter.broker.traits import Seconds
 from genv_jupyter.errors import UnknownUser
 from genv_jupyter.model import Principal
@@ -65,6 +66,11 @@ class Identities:
         Returns the present settings.
     clock
         Monotonic seconds.
+
+    Attributes
+    ----------
+    told
+        The groups that a Hub has told.
     """
 
     def __init__(
@@ -73,8 +79,7 @@ class Identities:
         self.access = access
         self.clock = clock
         self._found: dict[int, Found] = {}
-        self._groups: dict[int, tuple[str, ...]] = {}
-        self._hub: dict[str, Principal] = {}
+        self.told = KnownGroups()
         self._lock = threading.Lock()
 
     def known(self, uid: int) -> Principal | None:
@@ -96,9 +101,11 @@ class Identities:
         except KeyError:  # a uid without an account: it is nobody's member
             name, groups = str(uid), ()
         admin = name in access.admin_users or not {*access.admin_groups}.isdisjoint(groups)
+        more = self.told.get(f"local:{uid}")
+        if more is not None:
+            groups = tuple(sorted({*groups, *more}))
+        made = Principal(realm="local", id=str(uid), name=name, admin=admin, groups=groups)
         with self._lock:
-            groups = tuple(sorted({*groups, *self._groups.get(uid, ())}))
-            made = Principal(realm="local", id=str(uid), name=name, admin=admin, groups=groups)
             self._found[uid] = Found(made, self.clock())
         return made
 
@@ -113,8 +120,9 @@ class Identities:
         try:
             uid = pwd.getpwnam(name).pw_uid
         except (KeyError, ValueError):
-            if (known := self._hub.get(name.removeprefix("hub:"))) is not None:
-                return known
+            key = f"hub:{name.removeprefix('hub:')}"
+            if self.told.get(key) is not None:
+                return self.of(key)
             raise UnknownUser(
                 f"This host knows no user {name[:64]!r}.", hint="Say the name of an account."
             ) from None
@@ -127,20 +135,19 @@ class Identities:
         """
         realm, _, number = owner.partition(":")
         if realm != "local" or not number.isdigit():
-            return self._hub.get(number) or Principal(realm="hub", id=number, name=number)
+            groups = self.told.get(f"hub:{number}") or ()
+            return Principal(realm="hub", id=number, name=number, groups=groups)
         uid = int(number)
         found = None if self.stale(uid) else self.known(uid)
         return found or self.look_up(uid)
 
     def learn(self, found: Principal) -> None:
         """Remember a user of a Hub, as the Hub says."""
-        with self._lock:
-            self._hub[found.id] = found
+        self.told.put(found.key, found.groups)
 
     def learn_groups(self, uid: int, groups: tuple[str, ...]) -> None:
         """Add the groups that a Hub has a local user in; those of the host stay the same."""
-        with self._lock:
-            self._groups[uid] = groups
+        self.told.put(f"local:{uid}", groups)
 
     def forget(self) -> None:
         """Look everybody up anew: the settings have changed."""

@@ -7,6 +7,7 @@ import gc
 import logging
 import pwd
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from traitlets.config import Config
 from genv_jupyter.broker import hub_identity
 from genv_jupyter.broker.hub_identity import Caller, HubAccess, HubIdentities, Told
 from genv_jupyter.broker.identity import Access, Identities
+from genv_jupyter.broker.known_groups import KnownGroups
 from genv_jupyter.errors import Forbidden, Unauthenticated, Unavailable
 
 WHOLE = frozenset({"access:servers!server=ann/"})
@@ -327,6 +329,29 @@ def test_groups_of_the_hub_count_for_whoever_owns_something() -> None:
         assert hub.users.named("hub:ann").key == "hub:ann"
 
     asyncio.run(story())
+
+
+def test_groups_of_the_hub_outlive_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "groups.json"
+    first = KnownGroups(path)
+    first.put("hub:ann", ("lab",))
+    first.put("hub:ann", ("lab", "more"))
+    first.put("local:1000", ())
+    users = Identities(Access)
+    users.told = KnownGroups(path)
+    assert users.of("hub:ann").groups == ("lab", "more")
+    assert users.named("ann").key == "hub:ann"
+    assert [it.name for it in tmp_path.iterdir()] == ["groups.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"hub:ann": 1}', "[]"])
+def test_groups_that_cannot_be_read_stand_in_nobody_s_way(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "groups.json"
+    path.write_text(text)
+    known = KnownGroups(path)
+    assert known.get("hub:ann") is None
+    known.put("hub:ann", ("lab",))
+    assert KnownGroups(path).get("hub:ann") == ("lab",)
 
 
 # -- over HTTP -------------------------------------------------------------------------------------
