@@ -27,7 +27,9 @@ LASTING: tuple[NoticeKind, ...] = ("ended",)
 """Kinds that outlive their environment."""
 
 MOST = 200
-"""Notices that are kept of one owner; the oldest make room."""
+"""Notices of what was ended that are kept of one owner; the oldest make room. All others stand as
+long as what they tell of, and are as many as there are environments: one that made room for
+another would be told anew a second later."""
 
 _RANK: tuple[NoticeLevel, ...] = ("info", "warning", "error")
 
@@ -125,7 +127,8 @@ class Noticeboard:
             self._entries[key] = Entry(notice, row.owner, topic, now)
             self._changed = True
             self.record("notice", row, reason=f"{kind}: {message}")
-            self._make_room(row.owner)
+            if kind in LASTING:
+                self._make_room(row.owner)
         else:
             self._changed |= old.notice != notice and not old.dismissed
             self._entries[key] = msgspec.structs.replace(old, notice=notice, told=now)
@@ -187,7 +190,11 @@ class Noticeboard:
         return changed
 
     def _make_room(self, owner: str) -> None:
-        mine = [key for key, entry in self._entries.items() if entry.owner == owner]
+        mine = [
+            key
+            for key, entry in self._entries.items()
+            if entry.owner == owner and entry.notice.kind in LASTING
+        ]
         for key in mine[: max(0, len(mine) - MOST)]:
             del self._entries[key]
 

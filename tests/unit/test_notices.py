@@ -141,12 +141,24 @@ def test_what_is_about_no_environment_has_an_owner_all_the_same(desk: Bench) -> 
 
 def test_the_board_is_bounded_for_each_owner(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noticeboard, "MOST", 3)
-    tell(desk, EnvironmentRow.nobody(OTHER.key), "another's")
+    tell(desk, EnvironmentRow.nobody(OTHER.key), "another's", kind="ended")
     rows = [desk.broker.books.environments[desk.kernel(path=f"{n}").id] for n in range(5)]
     for number, row in enumerate(rows):
-        tell(desk, row, f"{number}")
+        tell(desk, row, f"{number}", kind="ended")
     assert messages(desk) == ["2", "3", "4"]
     assert messages(desk, OTHER) == ["another's"]
+
+
+def test_what_stands_makes_no_room_or_it_would_be_told_anew_every_second(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noticeboard, "MOST", 3)
+    rows = [desk.broker.books.environments[desk.kernel(path=f"{n}").id] for n in range(5)]
+    first = [tell(desk, row, "over its cap") for row in rows]
+    tell(desk, rows[0], "killed", kind="ended")
+    desk.broker.core.board.news()
+    assert [tell(desk, row, "over its cap") for row in rows] == first
+    assert not desk.broker.core.board.news()
 
 
 def test_new_ones_are_recorded_once(
