@@ -52,8 +52,9 @@ class Stub:
         unattached = os.environ.pop(UNATTACHED, None)
         if unattached == "hide":
             os.environ[VISIBLE] = ""
-            if PROGRAMS in os.environ:  # nvidia-smi sees what this kernel sees: nothing
-                os.environ["PATH"] = f"{os.environ[PROGRAMS]}:{os.environ.get('PATH', os.defpath)}"
+            programs, path = os.environ.get(PROGRAMS), os.environ.get("PATH", os.defpath)
+            if programs and not path.startswith(f"{programs}:"):
+                os.environ["PATH"] = f"{programs}:{path}"  # nvidia-smi sees what this kernel sees
         if managed and (unattached or os.environ.get(VISIBLE) == ""):
             os.environ.setdefault(NVML_CHECK, "1")
         self.on_import = os.environ.pop(ON_IMPORT, "notice")

@@ -261,6 +261,9 @@ def main(
 
     asyncio.run(serve())
     os.close(held)
+    broker.core.programs = rights.programs(
+        Path(path).absolute(), state.absolute(), broker.core.notices
+    )
     return 0
 
 

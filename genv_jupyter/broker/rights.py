@@ -9,10 +9,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+from genv_jupyter.broker import directories
 from genv_jupyter.broker.core import Core
-from genv_jupyter.errors import Unavailable
+from genv_jupyter.errors import GpuError, Unavailable
 from genv_jupyter.isolation.powers import Powers
+from genv_jupyter.isolation.smi.install import install
 from genv_jupyter.rootd.client import HelperGone
 from genv_jupyter.rootd.powers import HelperPowers, connect
 
@@ -31,6 +34,25 @@ GONE = (
     "The broker's root helper has ended, and is started again: until then no MPS daemon is started "
     "or ended, no process is signalled, and no compute mode is changed."
 )
+
+
+def programs(sock: Path, top: Path, notices: list[str]) -> str | None:
+    """Write ``nvidia-smi`` for environments of all users; without it we say so.
+
+    Where no program may be run below ``/run`` it is with the ledger, which stays closed.
+    """
+    room = sock.parent
+    why = f"no program can be run from {room} and {top}"
+    for place in (room, top):
+        try:
+            directory = directories.private(place / "bin")
+            if (found := install(directory, str(sock), everybody=True)) is not None:
+                place.chmod(0o711 if place == top else 0o755)
+                return found
+        except (GpuError, OSError) as error:
+            why = str(error)
+    notices.append(f"nvidia-smi shows whole devices also inside environments: {why}.")
+    return None
 
 
 def acquire(descriptor: int | None) -> Powers:

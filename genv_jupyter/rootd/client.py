@@ -133,9 +133,10 @@ class Client:
                         continue
                     data, descriptors, _, _ = socket.recv_fds(self.line, 64, 4)
                     if not data:
-                        self.orphaned = True
+                        ready.unregister(self.line)
+                        self.orphaned = True  # and the present helper goes on answering
                         self.on_orphaned()
-                        return
+                        continue
                     if self._sock is not None:
                         ready.unregister(self._sock)
                         self._lose()

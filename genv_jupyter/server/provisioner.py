@@ -19,6 +19,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Any as AnyTrait
 from traitlets import Enum, Unicode, default
 
+from genv_jupyter.api.rendezvous import host_socket
 from genv_jupyter.demand import read_request
 from genv_jupyter.errors import BrokerDown, Conflict, GpuError, NotYours
 from genv_jupyter.isolation import inherited
@@ -312,6 +313,7 @@ class GenvProvisioner(LocalProvisioner):
             self.on_import,
             self.default_request,
             (kernel.environ or {}).get(PROGRAMS),
+            every=host_socket() is not None,
         )
 
     @contextlib.contextmanager

@@ -43,12 +43,23 @@ def granted(environ: Mapping[str, str | None]) -> Variables:
 
 
 def unattached(
-    kernel: str, policy: str, on_import: str, request: str, programs: str | None = None
+    kernel: str,
+    policy: str,
+    on_import: str,
+    request: str,
+    programs: str | None = None,
+    *,
+    every: bool = False,
 ) -> Variables:
-    """Return the variables of a kernel without devices: our stub in the kernel does the hiding."""
+    """Return the variables of a kernel without devices: our stub in the kernel does the hiding.
+
+    ``every``: they hide by themselves, in kernels that cannot import us too.
+    """
     variables: Variables = {MARKER: kernel, UNATTACHED: policy, ON_IMPORT: on_import}
     if programs is not None and policy == "hide":
         variables[PROGRAMS] = programs
+    if every and policy == "hide":
+        variables[VISIBLE] = ""
     if on_import == "attach":
         variables[DEFAULT_REQUEST] = request
     return variables
@@ -90,8 +101,8 @@ def put(
             env.pop(name, None)
         else:
             env[name] = value
-    # In a kernel without devices the stub does this too: others are hidden from nothing.
-    if UNATTACHED not in env and PROGRAMS in env:
+    # In a kernel without devices the stub does this, unless they are hidden from every kernel.
+    if PROGRAMS in env and (UNATTACHED not in env or variables.get(VISIBLE) == ""):
         put_first(env, env[PROGRAMS])
     found = None if program is None else shutil.which(program, path=env.get("PATH"))
     caps.settle(env, {} if found is None else caps.installed(caps.beside(found)))

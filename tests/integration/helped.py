@@ -143,12 +143,14 @@ class Holders:
     def of(self, user: User, **variables: str) -> subprocess.Popen[bytes]:
         return self.start(user.uid, **variables)  # type: ignore[arg-type]
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """End all that were started."""
         for process in self.started:
             process.kill()
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+        self.started.clear()
 
 
 def who(process: subprocess.Popen[bytes]) -> dict[str, int]:

@@ -69,7 +69,7 @@ def helped(room: Path, program: str) -> Iterator[Helped]:
 def holders(place: Path) -> Iterator[Holders]:
     made = Holders(place)
     yield made
-    made.close()
+    made.end()
 
 
 @pytest.fixture
