@@ -6,6 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from genv_jupyter.broker.log_lines import LogLines
 from genv_jupyter.broker.quota_rules import administers
 from genv_jupyter.errors import Unavailable
 from genv_jupyter.ledger import quotas as table
@@ -62,12 +63,24 @@ def note(
         owner=None if actor.proved is None else principal.key,
         claimed=None if actor.proved is not None else actor.claimed,
     )
-    told = {"who": row.actor, "name": row.name, "did": f"{method} {target}", "status": status}
-    more = {"why": row.said, "on account of": row.owner, "as its server says": row.claimed}
-    told |= {name: value for name, value in more.items() if value}
-    log.info("audit %s", json.dumps(told))
+    _lines.say(row)
     if records is not None:
         records.enqueue(row)
+
+
+def _line(row: AuditRow) -> str:
+    told = {
+        "who": row.actor,
+        "name": row.name,
+        "did": f"{row.action} {row.target}",
+        "status": row.status,
+    }
+    more = {"why": row.said, "on account of": row.owner, "as its server says": row.claimed}
+    told |= {name: value for name, value in more.items() if value}
+    return f"audit {json.dumps(told)}"
+
+
+_lines = LogLines(log, _line)
 
 
 def entries(

@@ -33,6 +33,7 @@ from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
 from genv_jupyter.broker.hub_listener import HubListener
 from genv_jupyter.broker.identity import Access
 from genv_jupyter.broker.known_groups import KnownGroups
+from genv_jupyter.broker.log_lines import EachLine
 from genv_jupyter.broker.process import LEAVE_SECONDS, Process
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.source import open_source
@@ -227,7 +228,9 @@ def main(
     helper: int | None = None,
 ) -> int:
     """Run a host daemon until it is told to leave; ``helper`` is the line to its root helper."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    to_journal = logging.StreamHandler(sys.stderr)
+    to_journal.setFormatter(EachLine("%(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[to_journal])
     os.umask(0o077)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

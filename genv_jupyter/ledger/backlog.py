@@ -67,7 +67,7 @@ class Backlog(Generic[T]):
         self._ended = True
         self._filled.set()
 
-    def join(self) -> None:
-        """Wait until all is written that waits now."""
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until all is written that waits now, or for so many seconds."""
         with self._idle:
-            self._idle.wait_for(lambda: not self._items and not self._busy)
+            self._idle.wait_for(lambda: not self._items and not self._busy, seconds)
