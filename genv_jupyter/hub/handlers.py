@@ -8,6 +8,7 @@ import html
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -41,7 +42,7 @@ class Guarded(web.RequestHandler):
         headers = {
             "Cache-Control": "no-store",
             "Content-Security-Policy": self.policy(),
-            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "noopener-allow-popups",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "same-origin",
             "Server": "genv-jupyter",
@@ -106,10 +107,11 @@ class ApiHandler(Guarded, Visited):
         self.upstream = upstream
 
     async def prepare(self) -> None:
-        self.check_origin()
+        self.check_site()
         model = await self.visitor()
         if model is None:
             raise unknown()
+        self.check_page()
         self.model = model
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -154,8 +156,14 @@ class MeHandler(ApiHandler):
 class RelayHandler(ApiHandler):
     """Passes a call on to the daemon, as the visitor."""
 
+    def initialize(self, upstream: Upstream, methods: Sequence[str] = ()) -> None:
+        super().initialize(upstream)
+        self.methods = methods
+
     async def _relay(self, *_: str) -> None:
         method = self.request.method or ""
+        if method not in self.methods:
+            raise MethodNotAllowed("This verb does not exist here.", hint=_ROUTES_HINT)
         answer = await self.upstream.call(self.token, method, self.below(), self.request.body)
         self.set_status(answer.status)
         self.set_header("Content-Type", "application/json")
@@ -242,24 +250,17 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 
 _ID = r"[^/]+"
-_CALLS = "|".join(
-    (
-        "health",
-        rf"devices(?:/{_ID})?",
-        rf"environments(?:/{_ID}(?:/restart|/ask)?)?",
-        "placements",
-        rf"queue(?:/{_ID})?",
-        "leftovers",
-        rf"processes/{_ID}",
-        rf"notices(?:/{_ID}(?:/answer)?)?",
-        "audit",
-        "quota",
-        rf"quotas(?:/{_ID})?",
-        "usage(?:/report)?",
-        r"openapi\.json",
-    )
+_CALLS = (
+    ("health|leftovers|audit|quota|quotas|devices|environments|queue|notices", "GET"),
+    (r"usage|usage/report|openapi\.json", "GET"),
+    (rf"devices/{_ID}", "PATCH"),
+    (rf"environments/{_ID}", "GET PUT PATCH DELETE"),
+    (rf"environments/{_ID}/(?:restart|ask)|notices/{_ID}/answer|placements", "POST"),
+    (rf"(?:queue|processes|notices)/{_ID}", "DELETE"),
+    (rf"quotas/{_ID}", "PUT DELETE"),
 )
-"""What a browser may ask for. What servers and processes tell of themselves is not among it."""
+"""What a browser may ask for. What servers and processes tell of themselves is not among it: it is
+believed by where it comes from, and that would be this service."""
 
 
 def routes(base: str, upstream: Upstream) -> list[Any]:
@@ -273,6 +274,9 @@ def routes(base: str, upstream: Upstream) -> list[Any]:
         (rf"{top}static/(page\.js|page\.css|icon\.svg)", StaticHandler, {"path": str(STATIC)}),
         (rf"{below}me", MeHandler, ours),
         (rf"{below}events", EventsHandler, ours),
-        (rf"{below}(?:{_CALLS})", RelayHandler, ours),
+        *(
+            (rf"{below}(?:{path})", RelayHandler, {**ours, "methods": methods.split()})
+            for path, methods in _CALLS
+        ),
         (r".*", NothingHandler, ours),
     ]

@@ -59,25 +59,36 @@ class Visited(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]
         self.token = self.hub_auth.get_token(self)
         return dict(model)
 
-    def check_origin(self) -> None:
-        """Refuse what another page has sent, in whose name ever.
+    def check_site(self) -> None:
+        """Refuse what another site has sent, in whose name ever.
 
         Raises
         ------
         Forbidden
-            The browser says that another site asks, or the token against forged requests, which
-            only a page of ours can read, is missing or wrong.
+            The browser says that it was no page of this Hub.
         """
         headers = self.request.headers
         site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
-        foreign = site not in (None, "same-origin")
+        foreign = site not in (None, "same-origin", "none")
         if site is None and origin is not None:
             foreign = urlsplit(origin).netloc != self.request.host
         if foreign:
             raise Forbidden("Another site has sent this request.", hint="Use the GPU page itself.")
+
+    def check_page(self) -> None:
+        """Refuse what no page of ours has sent: users' servers have the same origin as we.
+
+        Reading is no exception, unlike with the Hub's own check.
+
+        Raises
+        ------
+        Forbidden
+            The token against forged requests, which only a page of ours can read, is missing or
+            another.
+        """
         if self.hub_auth.get_token(self, in_cookie=False):
             return  # no browser adds that header by itself
-        sent = headers.get("X-XSRFToken", "").encode(errors="replace")
+        sent = self.request.headers.get("X-XSRFToken", "").encode(errors="replace")
         known = self.xsrf_token
         if not hmac.compare_digest(sent, known if isinstance(known, bytes) else known.encode()):
             raise Forbidden(
@@ -86,7 +97,7 @@ class Visited(HubOAuthenticated, web.RequestHandler):  # type: ignore[misc]
             )
 
     def check_xsrf_cookie(self) -> None:
-        """Tornado's own check; ours is ``check_origin``, which reading does not get around."""
+        """Tornado's own check, and the Hub's: ours are ``check_site`` and ``check_page``."""
 
 
 def unknown() -> GpuError:

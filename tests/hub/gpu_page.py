@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import subprocess
 import sys
@@ -106,3 +107,46 @@ def holding(hub: Hub, daemon: Daemon, user: str, name: str, **request: Any) -> I
         yield made
     finally:
         made.end()
+
+
+class Visitor:
+    """A browser without a window: it has logged in at the Hub, and calls as the page does."""
+
+    def __init__(self, hub: Hub, user: str) -> None:
+        self.url = f"{hub.url}/services/gpu/"
+        self.client = httpx.Client(follow_redirects=True, timeout=60)
+        asked = self.client.get(self.url)
+        assert "/hub/login" in str(asked.url), asked.text
+        form = {"username": hub.names[user], "password": "", "_xsrf": self._xsrf("/hub/")}
+        page = self.client.post(asked.url, data=form)
+        assert str(page.url) == self.url, page.text
+        self.page = page
+
+    def _xsrf(self, path: str) -> str:
+        return next(
+            str(one.value)
+            for one in self.client.cookies.jar
+            if (one.name, one.path) == ("_xsrf", path)
+        )
+
+    @property
+    def xsrf(self) -> str:
+        """The token against forged requests, as the page reads it."""
+        return self._xsrf("/services/gpu/")
+
+    @property
+    def token(self) -> str:
+        """The visitor's token at the Hub: nobody but the service should ever see it."""
+        cookie = next(one for one in self.client.cookies.jar if one.name == "service-gpu")
+        return base64.b64decode(str(cookie.value).split("|")[4].partition(":")[2]).decode()
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """Call the REST API as the page does; a header may be replaced, or left out (empty)."""
+        sent = {"X-XSRFToken": self.xsrf, "Sec-Fetch-Site": "same-origin"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.request(
+            method,
+            f"{self.url}genv-jupyter/v1/{path}",
+            json=body,
+            headers={name: value for name, value in sent.items() if value},
+        )

@@ -21,9 +21,11 @@ export function HistoryLink(props: IHistoryLinkProps): JSX.Element {
       className={`jp-Genv-historyLink ${className ?? ''}`}
       data-history={kind}
       data-id={id}
-      aria-label={trans.__('History of %1', name)}
       title={title}
     >
+      <span className="jp-Genv-visuallyHidden">
+        {trans.__('History of %1', name)}:{' '}
+      </span>
       {children}
     </button>
   );
