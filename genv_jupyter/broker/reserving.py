@@ -13,11 +13,12 @@ import msgspec
 from genv_jupyter.broker import failpoints, servers
 from genv_jupyter.broker.attach import chosen
 from genv_jupyter.broker.core import Core
+from genv_jupyter.broker.hub_identity import HubAccess
 from genv_jupyter.broker.quota_rules import administers
 from genv_jupyter.broker.release import FRESH
 from genv_jupyter.broker.rests import granted, written
 from genv_jupyter.demand import demand_of
-from genv_jupyter.errors import BadRequest, OutOfRange
+from genv_jupyter.errors import BadRequest, OutOfRange, UnknownUser
 from genv_jupyter.ledger.rows import EnvironmentRow
 from genv_jupyter.model import Principal
 from genv_jupyter.reserving import NewReservation
@@ -80,12 +81,24 @@ def reserve(core: Core, principal: Principal, new: NewReservation) -> Environmen
 
 
 def _owner(core: Core, principal: Principal, new: NewReservation) -> Principal:
+    """Return who is meant: an account of the host, or a user of the Hub, as its socket has them."""
     if core.kind == "user":
         return principal  # there is nobody else
-    realm = new.realm or principal.realm
-    if realm == "local":
-        return core.identities.named(new.user)
-    return Principal(realm="hub", id=new.user, name=new.user, groups=new.groups or ())
+    users = core.identities
+    of_hub = (new.realm or principal.realm) == "hub"
+    if of_hub and not core.config.of(HubAccess).local_users:
+        if new.groups is not None:
+            users.learn(Principal(realm="hub", id=new.user, name=new.user, groups=new.groups))
+        return users.of(f"hub:{new.user}")
+    found = users.named(new.user)
+    if found.realm != "local":
+        raise UnknownUser(
+            f"This host knows no user {new.user[:64]!r}.", hint="Say the name of an account."
+        )
+    if of_hub and new.groups is not None:
+        users.learn_groups(int(found.id), new.groups)
+        found = users.look_up(int(found.id))
+    return found
 
 
 def _check(new: NewReservation) -> None:

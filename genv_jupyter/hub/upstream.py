@@ -82,4 +82,5 @@ def down() -> BrokerDown:
 
 
 def _headers(token: str) -> dict[str, str]:
-    return {"Authorization": f"token {token}", "Content-Type": "application/json"}
+    kind = {"Content-Type": "application/json"}
+    return kind | {"Authorization": f"token {token}"} if token else kind

@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ NAMES = ("ann", "bob", "cat", "adm")
 
 @contextlib.contextmanager
 def running(
-    kind: Kind, names: Mapping[str, str], *lines: str, start: bool = True
+    kind: Kind, names: Mapping[str, str], *lines: str, start: bool = True, **more: Any
 ) -> Iterator[tuple[Hub, Daemon]]:
     """A running Hub and a running daemon with a socket for the Hub's users.
 
@@ -34,13 +35,15 @@ def running(
         Of the daemon's configuration.
     start
         Start the Hub, too; otherwise whoever asks for it sets up more of it, and does.
+    more
+        Of the daemon, such as its devices (``spec``).
     """
     need_hub()
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-hub-") as place:
         Path(place).chmod(0o755)
         hub = Hub(Path(place, "hub"), names, kind, {})
         api = f"c.HubAccess.api_url = {hub.api_url!r}"
-        with pytest.MonkeyPatch.context() as patch, serving(patch, api, *lines) as daemon:
+        with pytest.MonkeyPatch.context() as patch, serving(patch, api, *lines, **more) as daemon:
             found = daemon.socket if kind == "local" else daemon.hub_socket
             hub.environ["GENV_JUPYTER_HOST_SOCKET"] = str(found)
             try:

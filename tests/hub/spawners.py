@@ -11,6 +11,8 @@ from typing import Any
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Unicode
 
+from genv_jupyter.hub.spawner import GpuSpawnerMixin
+
 _CAPABILITY = "+dac_read_search"
 
 
@@ -43,3 +45,12 @@ class RealUserSpawner(LocalProcessSpawner):
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         home = str(Path(self.homes, self.user.name))
         return {**env, "USER": self.user.name, "HOME": home, "SHELL": "/bin/sh"}
+
+
+class GpuRealUserSpawner(GpuSpawnerMixin, RealUserSpawner):  # type: ignore[misc]
+    """The same with a GPU that the user chooses; whose name is ``broken`` does not start."""
+
+    async def start(self) -> Any:
+        if self.name == "broken":
+            raise RuntimeError("This server does not start.")
+        return await super().start()

@@ -57,9 +57,7 @@ def register(there: Bench, reservation: str | None, by: Principal | None = None)
     """A server starts that was told of a reservation."""
     there.server = str(uuid.uuid4())
     there.server_process = there.process()
-    report = ServerReport(
-        pid=there.server_process.pid, version="0.1.0", reservation=reservation
-    )
+    report = ServerReport(pid=there.server_process.pid, version="0.1.0", reservation=reservation)
     there.broker.put_server(by or there.me, there.server, report)
 
 
@@ -152,6 +150,27 @@ def test_bad_reservations_change_nothing(
 def test_an_account_of_the_host_is_an_owner(there: Bench) -> None:
     made = reserve(there, realm="local", user=_me())
     assert there.broker.books.environments[made.id].owner == f"local:{os.getuid()}"
+
+
+def test_groups_that_the_hub_tells_bound_its_users(tmp_path: Path) -> None:
+    limits = {"default": {"devices": 0}, "groups": {"lab": {"devices": 1}}}
+    with bench(tmp_path, "1x24GiB", config=BrokerConfig(Config(QuotaSettings=limits))) as there:
+        there.broker.core.kind = "host"
+        with pytest.raises(QuotaExceeded):
+            reserve(there)
+        assert reserve(there, groups=("lab",))
+
+
+def test_one_setting_makes_a_user_of_the_hub_an_account(tmp_path: Path) -> None:
+    config = BrokerConfig(Config(HubAccess={"local_users": True}))
+    with bench(tmp_path, config=config) as there:
+        there.broker.core.kind = "host"
+        made = reserve(there, user=_me(), groups=("lab",))
+        owner = there.broker.books.environments[made.id].owner
+        assert owner == f"local:{os.getuid()}"
+        assert "lab" in there.broker.core.identities.of(owner).groups
+        with pytest.raises(UnknownUser):
+            reserve(there, user="nobody-of-that-name")
 
 
 def _me() -> str:
