@@ -13,15 +13,19 @@ import functools
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from http.client import responses
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from genv_jupyter import __version__
 from genv_jupyter.errors import BadRequest, GpuError, TooLarge
 
 MAX_HEAD = 32 * 1024
 MAX_BODY = 256 * 1024
+SMALL_BODY = 16 * 1024
+LARGE = 4
+"""Larger bodies of one caller that are read at a time: others of theirs wait, and fill nothing."""
 PART_SECONDS = 2.0
 """For which one is read on who has been refused while still sending: so the answer gets there."""
 _FIRST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.1")
@@ -57,6 +61,8 @@ class Connection:
         What a door has found out of the other end.
     challenge
         How callers can prove who they are: told to those who could not.
+    room
+        For bodies that are not small, shared with the other connections of the same caller.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class Connection:
         self.last = False
         self.caller = caller
         self.challenge = b""
+        self.room = asyncio.Semaphore(LARGE)
         self._reader = reader
         self._writer = writer
         self._watch: asyncio.Task[bytes] | None = None
@@ -85,7 +92,7 @@ class Connection:
             head = await self._reader.readuntil(b"\r\n\r\n")
             method, target, headers = _read_head(head[:-4].decode("latin-1"))
             length = _length(headers)
-            body = await self._reader.readexactly(length) if length else b""
+            body = await self._body(length) if length else b""
         except asyncio.LimitOverrunError:
             raise TooLarge("The head of the request is too large.", hint=_HINT) from None
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -94,6 +101,12 @@ class Connection:
         self.last = self.last or headers.get("connection", "").lower() == "close"
         path, _, query = target.partition("?")
         return Request(method, path, query, headers, body)
+
+    async def _body(self, length: int) -> bytes:
+        if length <= SMALL_BODY:
+            return await self._reader.readexactly(length)
+        async with self.room:
+            return await self._reader.readexactly(length)
 
     def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         """Write a whole answer."""
@@ -174,16 +187,26 @@ class Server:
     def __init__(self, handle: Callable[[Connection, Request], Awaitable[None]]) -> None:
         self.handle = handle
         self._open: dict[asyncio.Task[None], Connection] = {}
+        self._rooms: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Any = None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        caller: Any = None,
+        *,
+        whose: Hashable = None,
     ) -> None:
         """Serve a connection until it ends: what ``asyncio.start_server`` calls.
 
-        ``caller`` is what is known of the other end before it has said anything.
+        ``caller`` is what is known of the other end before it has said anything; connections of
+        the same ``whose`` share what one caller may fill.
         """
         task: Any = asyncio.current_task()
         connection = self._open[task] = Connection(reader, writer, caller)
+        # By default up to 256 KiB are read at once, also of who may not send so much yet.
+        setattr(writer.transport, "max_size", MAX_HEAD)  # noqa: B010 (no type has it)
+        connection.room = self._rooms.setdefault(whose, connection.room)
         try:
             while not connection.last:
                 request = await connection.read()

@@ -18,6 +18,7 @@ import os
 import re
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -94,8 +95,7 @@ def connect(timeout: float = 5.0) -> socket.socket:
     where = address()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout)
-        sock.connect(where)
+        _reach(sock, where, timeout)
         uid = peer(sock)[1]
         if not where.startswith("\0") and not _believed(where, uid):
             raise BrokerDown(
@@ -112,6 +112,21 @@ def connect(timeout: float = 5.0) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _reach(sock: socket.socket, where: str, timeout: float) -> None:
+    """Connect, and wait in line where many do.
+
+    A socket with a timeout of Python's would not wait: it is refused at once while the broker's
+    line of those to be let in is full.
+    """
+    limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    try:
+        sock.connect(where)
+    except BlockingIOError:
+        raise TimeoutError(f"nobody was let in for {timeout:g} s") from None
+    sock.settimeout(timeout)
 
 
 def _believed(where: str, uid: int) -> bool:

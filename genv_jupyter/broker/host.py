@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from genv_jupyter import __version__
 from genv_jupyter.api.host_door import HostDoor
-from genv_jupyter.api.http import Connection
+from genv_jupyter.api.http import Connection, Left
 from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.broker import audit, directories, rights, systemd
 from genv_jupyter.broker.compute_modes import ComputeModes
@@ -51,6 +51,8 @@ log = logging.getLogger("genv_jupyter.broker")
 STATE = Path("/var/lib/genv-jupyter")
 HUB_NAME = "hub"
 """``FileDescriptorName=`` of the Hub's socket unit."""
+NO_ACCOUNT = "uids without an account"
+"""They are counted together: in containers of their own users have thousands of them."""
 SPARE = 64
 """Descriptors that are kept for files and programs when everybody wants a connection."""
 
@@ -151,14 +153,26 @@ class HostProcess(Process):
             connection.refuse(said)
             connection.close()
             return
-        self.connections[uid] += 1
+        who: int | str = uid
+        self.connections[who] += 1
         try:
             if self.identities.stale(uid):  # who that is comes before what is said
                 await asyncio.get_running_loop().run_in_executor(None, self.identities.look_up, uid)
-            await self.server.serve(reader, writer)
+            if not self.identities.has_account(uid):
+                self.gone(who)
+                said, who = self.too_many(NO_ACCOUNT), NO_ACCOUNT
+                self.connections[who] += 1
+            if said is not None:
+                connection = Connection(reader, writer)
+                connection.refuse(said)
+                await connection.send()
+            else:
+                await self.server.serve(reader, writer, whose=uid)
+        except Left:
+            pass
         finally:
             writer.close()
-            self.gone(uid)
+            self.gone(who)
 
     def _opened(self) -> None:
         loop = asyncio.get_running_loop()

@@ -107,7 +107,7 @@ class HubListener:
         self.strangers[guest.origin] += 1
         late = asyncio.get_running_loop().call_later(STRANGER_SECONDS, self._late, guest, writer)
         try:
-            await self.server.serve(reader, writer, guest)
+            await self.server.serve(reader, writer, guest, whose=guest.origin)
         finally:
             late.cancel()
             writer.close()

@@ -92,6 +92,11 @@ class Identities:
         found = self._found.get(uid)
         return found is None or self.clock() - found.at >= self.access().identity_seconds
 
+    def has_account(self, uid: int) -> bool:
+        """Say whether the host knows a name for a uid that was looked up; root always has one."""
+        found = self.known(uid)
+        return uid == 0 or (found is not None and found.name != str(uid))
+
     def look_up(self, uid: int) -> Principal:
         """Ask the host who a uid is. May wait for a directory service."""
         access = self.access()

@@ -6,10 +6,12 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from genv_jupyter import __version__
+from genv_jupyter.api import rendezvous
 from genv_jupyter.api.connection import ACTOR, ACTOR_TOKEN, Answer, Clicks, Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\nServer: genv-jupyter/9\r\ncontent-length: 4\r\n\r\n"
@@ -120,3 +122,21 @@ def test_a_target_cannot_end_its_line(ends: tuple[Connection, socket.socket], ta
     broker.setblocking(False)
     with pytest.raises(BlockingIOError):
         broker.recv(1)
+
+
+def test_who_connects_waits_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many connect at once, nobody is refused for that."""
+    path = tmp_path / "sock"
+    monkeypatch.setenv("GENV_JUPYTER_SOCKET", str(path))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        first = [rendezvous.connect() for _ in range(2)]  # as many as fit
+        with pytest.raises(TimeoutError, match="nobody was let in"):
+            rendezvous.connect(0.05)
+        later = threading.Timer(0.2, lambda: first.append(listening.accept()[0]))
+        later.start()
+        first.append(rendezvous.connect(20))
+        later.join()
+        for sock in first:
+            sock.close()
