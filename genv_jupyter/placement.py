@@ -129,7 +129,7 @@ def _choose_whole(
         others = slot.exclusive + slot.shared - (held is not None)
         if others or slot.health == "lost" or outsiders(slot, policy):
             continue
-        if slot.maintenance is not None and held is None:
+        if slot.closed is not None and held is None:
             continue
         (free if held is None else mine).append(slot)
     free.sort(key=_doubtful)  # stable: by index among those of one kind
@@ -218,7 +218,7 @@ def _best_shared(slots: Sequence[Slot], demand: Demand, owner: str, policy: Poli
                 continue
         if need < 1 or slot.exclusive or slot.health == "lost":
             continue
-        if slot.maintenance is not None:
+        if slot.closed is not None:
             continue
         if slot.only is not None and slot.only != insider:
             continue

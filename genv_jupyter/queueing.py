@@ -280,6 +280,7 @@ def _candidates(one: Waiting) -> list[Slot]:
         slot
         for slot in slots
         if slot.health != "lost"
+        and (slot.closed is None or slot.uuid in one.own)
         and (demand.exclusive or 0 < memory_on(slot, demand) <= slot.capacity)
     ]
 

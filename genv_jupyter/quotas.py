@@ -54,7 +54,7 @@ class QuotaLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ``devices`` are whole devices, of which half a device is a half; ``fraction`` is the most of one
     shared device; ``memory`` is over all devices; ``environments`` those that hold something;
     ``lease`` the longest that a lease may run; ``hours_…`` GPU hours in each day, week (from
-    Monday) and month.
+    Monday) and month. ``guaranteed`` bounds nothing: so many devices are kept for a group.
     """
 
     devices: float | UnsetType | None = UNSET
@@ -66,6 +66,7 @@ class QuotaLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     hours_day: float | UnsetType | None = UNSET
     hours_week: float | UnsetType | None = UNSET
     hours_month: float | UnsetType | None = UNSET
+    guaranteed: float | UnsetType = UNSET
 
 
 class QuotaRule(Struct, frozen=True, kw_only=True):
@@ -94,13 +95,22 @@ class QuotaUse(Struct, frozen=True, kw_only=True):
     reset: Time | None = None
 
 
+class GuaranteeUse(Struct, frozen=True, kw_only=True):
+    """What a group is guaranteed, in devices, and what its members hold of it, all together."""
+
+    group: str
+    devices: float
+    used: float
+
+
 class QuotaView(Struct, frozen=True, kw_only=True):
-    """Answer of ``GET quota``."""
+    """Answer of ``GET quota``; ``guarantees`` are those of the user's groups."""
 
     user: str
     groups: tuple[str, ...]
     timezone: str
     quantities: tuple[QuotaUse, ...]
+    guarantees: tuple[GuaranteeUse, ...] = ()
 
 
 class Bound(NamedTuple):
@@ -140,6 +150,10 @@ def read_limits(limits: QuotaLimits) -> dict[str, int | None]:
                 found[name] = None if value is None else _read(name, value)
             except (BadRequest, OutOfRange) as error:
                 raise type(error)(f"{name}: {error.message}", hint=error.hint) from None
+    try:
+        guaranteed_by(limits)
+    except OutOfRange as error:
+        raise OutOfRange(f"guaranteed: {error.message}", hint=error.hint) from None
     return found
 
 
@@ -165,6 +179,35 @@ def _number(value: Any, unit: int, most: int) -> int:
             f"{value} is not between 0 and {most // unit}, or too fine.", hint="Write 2 or 0.5."
         )
     return int(number)
+
+
+def check_rule(scope: str, limits: QuotaLimits) -> None:
+    """Check whom a rule is for, and what it says.
+
+    Raises
+    ------
+    BadRequest, OutOfRange
+        That is nobody, or cannot be read.
+    """
+    check_scope(scope)
+    read_limits(limits)
+    if not scope.startswith("group:") and limits.guaranteed is not UNSET:
+        raise BadRequest(
+            f"guaranteed: devices are kept for groups, and {scope} is none.",
+            hint="Say group:NAME; a group may have one member.",
+        )
+
+
+def guaranteed_by(limits: QuotaLimits) -> int:
+    """Return what a rule guarantees, in hundredths of a percent of a device.
+
+    Raises
+    ------
+    OutOfRange
+        It cannot be read.
+    """
+    value = limits.guaranteed
+    return 0 if value is UNSET else _number(value, WHOLE, 1024 * WHOLE)
 
 
 def check_scope(scope: str) -> str:

@@ -87,8 +87,8 @@ def reason_against(
     name = slot.label
     if slot.health == "lost":
         return f"{name} is lost: it does not answer any more."
-    if slot.maintenance is not None and held is None:
-        return f"{name} is {slot.maintenance}."
+    if slot.closed is not None and held is None:
+        return f"{name} is {slot.closed}."
     if slot.exclusive > int(mine.exclusive):
         return f"{name} is held whole."
     if demand.exclusive:

@@ -55,8 +55,9 @@ class Slot:
         Owners (``local:1000``) whose processes compute there outside any environment.
     only
         The owner whose processes alone get in, under MPS (compute mode exclusive process).
-    maintenance
-        Why nobody gets anything new here, as part of a sentence: ``under maintenance since …``.
+    closed
+        Why nobody (or not the one who asks) gets anything new here, as part of a sentence: ``under
+        maintenance since …``.
     servers
         The part of ``external`` that our own MPS servers hold: they leave for a whole grant.
     excess
@@ -79,7 +80,7 @@ class Slot:
     excess: int = 0
     users: frozenset[str] = frozenset()
     only: str | None = None
-    maintenance: str | None = None
+    closed: str | None = None
     health: Health = "ok"
 
     @property

@@ -386,7 +386,7 @@ def dry_run(core: Core, row: EnvironmentRow | None, owner: str, request: Request
     """
     demand = demand_of(request)
     core.refresh(FRESH)
-    slots = servers.slots_for(core, row)
+    slots = servers.slots_for(core, row, owner)
     asker = row or EnvironmentRow.nobody(owner)
     core.quotas.admit(asker, demand)
     core.quotas.lease(asker.owner, demand.duration)

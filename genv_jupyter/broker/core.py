@@ -328,7 +328,7 @@ class Core:
                 )
         if slot is None:
             slot = Slot(uuid=device.uuid, capacity=capacity)
-            slot.maintenance = self.upkeep.words(device.uuid)
+            slot.closed = self.upkeep.words(device.uuid)
             self.books.add_slot(slot)
         usage = self.usage[device.uuid]
         slot.index, slot.name, slot.kind = device.index, device.name, device.kind

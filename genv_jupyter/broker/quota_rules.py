@@ -27,7 +27,9 @@ from genv_jupyter.quotas import (
     QuotaLimits,
     QuotaRule,
     bound_of,
+    check_rule,
     check_scope,
+    guaranteed_by,
     read_limits,
 )
 
@@ -47,6 +49,7 @@ class QuotaRules:
         self.records = records
         self._stored: dict[str, QuotaRow] = {}
         self._rules: dict[str, Bounds] = {}
+        self._guaranteed: dict[str, int] = {}
         self._read_from: object = None
         self._revision = 0
         self._hooked: dict[str, tuple[float, Bounds]] = {}
@@ -82,13 +85,22 @@ class QuotaRules:
             return Bound(said[quantity], "quota_for")
         return bound_of(quantity, who.name, who.groups, rules)
 
+    def guaranteed(self) -> Mapping[str, int]:
+        """Return what groups are guaranteed, in hundredths of a percent of a device."""
+        self._all()
+        return self._guaranteed
+
     def _all(self) -> Mapping[str, Bounds]:
         if self._read_from is not self.core.config:
-            found: dict[str, Bounds] = {
-                scope: read_limits(it) for scope, it in self.settings.rules().items()
+            said = self.settings.rules()
+            said.update({row.scope: _decode(row) for row in self._stored.values()})
+            self._guaranteed = {
+                scope.removeprefix("group:"): much
+                for scope, it in said.items()
+                if (much := guaranteed_by(it))
             }
-            found.update({row.scope: read_limits(_decode(row)) for row in self._stored.values()})
-            self._rules, self._read_from = found, self.core.config
+            self._rules = {scope: read_limits(it) for scope, it in said.items()}
+            self._read_from = self.core.config
             self._revision += 1
             self._hooked.clear()
         return self._rules
@@ -100,7 +112,7 @@ class QuotaRules:
             return known
         try:
             said = hook(who.name, who.groups) if callable(hook) else None
-            known = {} if said is None else read_limits(limits_of("quota_for", said))
+            known = {} if said is None else read_limits(limits_of(f"user:{who.name}", said))
         except Exception:
             log.exception("quota_for failed for %s; what it said before holds on", who.name)
         self._hooked[who.key] = (time.monotonic(), known)
@@ -131,8 +143,7 @@ class QuotaRules:
             The caller is no administrator, the rule cannot be read, or it cannot be kept.
         """
         administers(self.core, principal)
-        check_scope(scope)
-        read_limits(limits)
+        check_rule(scope, limits)
         text = msgspec.json.encode(limits).decode()
         row = QuotaRow(scope=scope, limits=text, by=principal.name, at=self.core.clock())
         self._kept().run(lambda it: table.put(it, row))

@@ -12,7 +12,7 @@ from traitlets import Dict, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from genv_jupyter.errors import GpuError
-from genv_jupyter.quotas import DEFAULT, QuotaLimits, check_scope, read_limits
+from genv_jupyter.quotas import DEFAULT, QuotaLimits, check_rule
 
 _SAYS = (
     "`devices` (1.5), `fraction` (0.5: half of a shared device at most), `memory` ('40G'), "
@@ -27,7 +27,8 @@ class QuotaSettings(Configurable):
     default = Dict(help=f"For everybody for whom no other rule says it: {_SAYS}").tag(config=True)
     groups = Dict(
         help="For the members of groups, by the group's name; of several groups the most "
-        "generous counts. The values are as in `default`."
+        "generous counts. The values are as in `default`, and `guaranteed` (2): so many devices "
+        "are kept for the members of this group."
     ).tag(config=True)
     users = Dict(
         help="For users, by their names: comes before groups. The values are as in `default`."
@@ -73,7 +74,9 @@ class QuotaSettings(Configurable):
         """Return what is configured, by scope."""
         found = {DEFAULT: limits_of(DEFAULT, self.default)} if self.default else {}
         for kind, named in (("group", self.groups), ("user", self.users)):
-            found.update({f"{kind}:{name}": limits_of(name, it) for name, it in named.items()})
+            found.update(
+                {f"{kind}:{name}": limits_of(f"{kind}:{name}", it) for name, it in named.items()}
+            )
         return found
 
 
@@ -91,10 +94,8 @@ def limits_of(scope: str, said: Any) -> QuotaLimits:
         It cannot be read.
     """
     try:
-        if ":" in scope:
-            check_scope(scope)
         limits = msgspec.convert(said, QuotaLimits)
-        read_limits(limits)
+        check_rule(scope, limits)
     except (msgspec.ValidationError, GpuError) as error:
         raise TraitError(f"quota of {scope}: {error}") from None
     return limits

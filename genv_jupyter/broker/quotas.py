@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from genv_jupyter.broker import servers
+from genv_jupyter.broker.guarantees import of_groups
 from genv_jupyter.broker.quota_rules import QuotaRules, administers
 from genv_jupyter.broker.quota_settings import zone
 from genv_jupyter.ledger import quotas as table
@@ -90,6 +91,16 @@ class Quotas:
     def _share(self, grant: GrantRow) -> int:
         capacity = self.core.books.slots[grant.device].capacity
         return share_of(grant.memory, grant.compute, capacity, exclusive=grant.exclusive)
+
+    def shares(self) -> dict[str, int]:
+        """Return what every owner holds, in hundredths of a percent of a device."""
+        books = self.core.books
+        found: dict[str, int] = {}
+        for environment, held in books.grants.items():
+            owner = books.environments[environment].owner
+            for grant in held.values():
+                found[owner] = found.get(owner, 0) + self._share(grant)
+        return found
 
     def spent(self, period: Period, owner: str) -> int | None:
         """Return the GPU seconds of a period, as they were added up last; ``None``: not known."""
@@ -316,4 +327,5 @@ class Quotas:
             groups=principal.groups,
             timezone=self.rules.settings.timezone,
             quantities=tuple(found),
+            guarantees=of_groups(self.core, self.core.identities.of(owner).groups),
         )

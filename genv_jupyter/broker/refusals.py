@@ -50,7 +50,7 @@ def explain(
         told += 1
         if grants:
             parts.append(f"{slot.label}: {holders_sentence(grants, now)}.")
-        if not grants or slot.maintenance is not None or outsiders(slot, core.policy):
+        if not grants or slot.closed is not None or outsiders(slot, core.policy):
             parts.append(str(reason))
     more = len(reasons) - told
     message = " ".join([refusal.message, *parts])

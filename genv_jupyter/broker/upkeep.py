@@ -52,7 +52,7 @@ class Upkeep:
             except Unavailable as error:
                 core.notices.append(f"Which devices are under maintenance is not known: {error}")
         for slot in core.books.slots.values():
-            slot.maintenance = self.words(slot.uuid)
+            slot.closed = self.words(slot.uuid)
 
     def of(self, device: str) -> Maintenance | None:
         """Return the maintenance of a device; ``None`` where there is none."""
@@ -95,7 +95,7 @@ class Upkeep:
             self._rows = rows | ({device: row} if body.maintenance else {})
             found = self.core.books.slots.get(device)
             if found is not None:
-                found.maintenance = self.words(device)
+                found.closed = self.words(device)
                 self.core.books.touch_device(device)
             self.round()
         return device

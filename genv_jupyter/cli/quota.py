@@ -64,7 +64,8 @@ def _options(command: Any) -> Any:
     for name in reversed(QUANTITIES):
         option = click.option(f"--{name.replace('_', '-')}", name, metavar="N", help=helps[name])
         command = option(command)
-    return command
+    text = "Devices that are kept for the members of a group: 2."
+    return click.option("--guaranteed", metavar="N", help=text)(command)
 
 
 @quota.command("set")
@@ -101,7 +102,7 @@ def unset(scope: str) -> tuple[Any, View]:
 def _value(name: str, text: str | None) -> Any:
     if text is None:
         return UNSET
-    if text.lower() == NONE:
+    if text.lower() == NONE and name != "guaranteed":
         return None
     if name in _TEXT:
         return text
@@ -118,7 +119,7 @@ def _page(rules: list[QuotaRule]) -> list[Block]:
     if not rules:
         return [Text("Nothing is bounded for anybody.")]
     rows = [(rule.scope, _said(rule.limits), _source(rule)) for rule in rules]
-    return [Title("Quotas"), Table(("for", "at most", "from"), tuple(rows))]
+    return [Title("Quotas"), Table(("for", "says", "from"), tuple(rows))]
 
 
 def _said(limits: QuotaLimits) -> str:
@@ -127,6 +128,8 @@ def _said(limits: QuotaLimits) -> str:
         value = getattr(limits, name)
         if value is not UNSET:
             parts.append(f"{name.replace('_', ' ')} {NONE if value is None else value}")
+    if limits.guaranteed is not UNSET:
+        parts.append(f"guaranteed {limits.guaranteed:g}")
     return ", ".join(parts)
 
 

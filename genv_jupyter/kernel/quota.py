@@ -32,10 +32,16 @@ class QuotaPage(View):
         shown = [it for it in self.quota.quantities if it.limit is not None or it.used]
         if not any(it.limit is not None for it in shown):
             used = [Text(f"Used now: {_used(shown)}.")] if shown else []
-            return [title, Text("Nothing is bounded."), *used]
+            return [title, Text("Nothing is bounded."), *used, *self._guarantees()]
         rows = tuple(self._row(it) for it in shown)
         heads = ("", "used", "of", "left", "rule", "more comes")
-        return [title, Table(heads, rows)]
+        return [title, Table(heads, rows), *self._guarantees()]
+
+    def _guarantees(self) -> list[Block]:
+        return [
+            Text(f"Kept for the group {it.group}: {it.devices:g} GPUs, {it.used:g} in use.")
+            for it in self.quota.guarantees
+        ]
 
     def _row(self, it: QuotaUse) -> tuple[str, ...]:
         reset = "" if it.reset is None or it.limit is None else _time(it)

@@ -33,7 +33,13 @@ function part(changes: Partial<IQuotaUse> = {}): IQuotaUse {
 }
 
 function quota(...quantities: IQuotaUse[]): IQuota {
-  return { user: 'user', groups: [], timezone: 'UTC', quantities };
+  return {
+    user: 'user',
+    groups: [],
+    timezone: 'UTC',
+    quantities,
+    guarantees: []
+  };
 }
 
 const hours = (changes: Partial<IQuotaUse> = {}) =>
@@ -55,6 +61,23 @@ const draw = (...quantities: IQuotaUse[]) =>
       trans={trans}
     />
   );
+
+it('what is kept for the groups of the reader is shown, also where nothing is bounded', () => {
+  const view = {
+    ...quota(),
+    guarantees: [{ group: 'lab', devices: 2, used: 0.5 }]
+  };
+  const drawn = renderToStaticMarkup(
+    <Quota
+      quota={{ view, at: NOW }}
+      folds={{ has: () => false, toggle: () => undefined }}
+      now={NOW}
+      trans={trans}
+    />
+  );
+  expect(drawn).toContain('Kept for the group lab: 2 GPUs, 0.5 in use');
+  expect(draw()).toBe('');
+});
 
 it('what is bounded is shown: used, left, rule and reset', () => {
   const drawn = draw(

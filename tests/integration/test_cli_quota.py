@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_a_quota_is_set_shown_and_forgotten(admin: str) -> None:
     assert "Nothing is bounded for anybody" in gpu("quota", "list").output
 
 
+def test_a_guarantee_is_set_and_its_members_see_it(admin: str) -> None:
+    group = grp.getgrgid(os.getgid()).gr_name
+    made = gpu("quota", "set", f"group:{group}", "--guaranteed", "1.5")
+    assert made.exit_code == 0 and "guaranteed 1.5" in made.output, made.output
+    assert f"Kept for the group {group}: 1.5 GPUs, 0 in use" in " ".join(
+        gpu("quota").output.split()
+    )
+    assert gpu("quota", "unset", f"group:{group}").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said", "status"),
     [
@@ -56,6 +67,8 @@ def test_a_quota_is_set_shown_and_forgotten(admin: str) -> None:
         (("set", "default", "--devices", "many"), "--devices 'many' is no number", 2),
         (("set", "default", "--memory", "much"), "memory: 'much' is not an amount", 2),
         (("set", "default", "--devices", "-1"), "devices: -1.0 is not between", 2),
+        (("set", "user:ann", "--guaranteed", "1"), "devices are kept for groups", 2),
+        (("set", "group:x", "--guaranteed", "none"), "--guaranteed 'none' is no number", 2),
         (("unset", "default"), "No quota was set for default", 1),
         (("show", "no-such-user-here"), "knows no user", 1),
     ],

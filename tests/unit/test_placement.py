@@ -600,15 +600,15 @@ def test_who_is_alone_there_may_go_on_without_mps() -> None:
 @pytest.mark.parametrize("asked", [{"gpus": 1}, {"fraction": 0.5}, {"memory": "4G"}])
 def test_a_device_under_maintenance_is_for_nobody_new(asked: dict[str, Any]) -> None:
     slots = gpus()
-    slots[0].maintenance = "under maintenance since noon by carol"
+    slots[0].closed = "under maintenance since noon by carol"
     assert indices(slots, place(slots, ask(**asked), ME, POLICY)) == [1]
-    slots[1].maintenance = "under maintenance since noon by carol"
+    slots[1].closed = "under maintenance since noon by carol"
     assert reason(slots, ask(**asked)) == "GPU 0 is under maintenance since noon by carol."
 
 
 def test_who_holds_a_device_under_maintenance_may_change_what_they_have() -> None:
     slots = gpus()
-    slots[0].maintenance = "under maintenance since noon by carol"
+    slots[0].closed = "under maintenance since noon by carol"
     slots[0].add(ME, 12 * GIB, 5_000, False)
     own = {slots[0].uuid: Own(12 * GIB, 5_000, False)}
     assert indices(slots, place(slots, ask(fraction=0.75), ME, POLICY, own)) == [0]

@@ -24,13 +24,24 @@ export interface IQuotaProps {
 export function Quota(props: IQuotaProps): JSX.Element | null {
   const { quota, folds, now, trans } = props;
   const bounded = boundedOf(quota, now);
-  return bounded.length ? (
+  const { guarantees } = quota.view;
+  return bounded.length || guarantees.length ? (
     <section className="jp-Genv-section" aria-label={trans.__('My quota')}>
       <Heading title={trans.__('My quota')} name="quota" folds={folds} />
       {!folds.has('quota') && (
         <ul>
           {bounded.map(one => (
             <Quantity key={one.quantity} use={one} now={now} trans={trans} />
+          ))}
+          {guarantees.map(({ group, devices, used }) => (
+            <li key={group} className="jp-Genv-usageText">
+              {trans.__(
+                'Kept for the group %1: %2 GPUs, %3 in use',
+                group,
+                String(devices),
+                String(Math.round(used * 100) / 100)
+              )}
+            </li>
           ))}
         </ul>
       )}

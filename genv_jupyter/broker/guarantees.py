@@ -1,0 +1,59 @@
+"""What groups are guaranteed: counted from the books, and kept from everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING
+
+from genv_jupyter.guarantees import Guarantee, keep
+from genv_jupyter.quotas import GuaranteeUse
+from genv_jupyter.slots import Slot
+from genv_jupyter.units import WHOLE
+
+if TYPE_CHECKING:
+    from genv_jupyter.broker.core import Core
+
+
+def guarantees(core: Core) -> list[Guarantee]:
+    """Return every guarantee, with what the members of its group hold, what drains included."""
+    said = core.quotas.rules.guaranteed()
+    if not said:
+        return []
+    used = dict.fromkeys(said, 0)
+    for owner, share in core.quotas.shares().items():
+        for group in core.identities.of(owner).groups:
+            if group in used:
+                used[group] += share
+    return [Guarantee(group=it, devices=said[it], used=used[it]) for it in said]
+
+
+def open_slots(core: Core, slots: list[Slot], owner: str) -> list[Slot]:
+    """Return slots with those closed that are kept for groups of which an owner is no member."""
+    found = guarantees(core)
+    if not found:
+        return slots
+    groups = core.identities.of(owner).groups
+    kept = keep(_in_order(core), found, groups, core.policy)
+    return [_closed(slot, kept[slot.uuid].words) if slot.uuid in kept else slot for slot in slots]
+
+
+def of_groups(core: Core, groups: Sequence[str]) -> tuple[GuaranteeUse, ...]:
+    """Return what groups are guaranteed and have of it."""
+    return tuple(
+        GuaranteeUse(group=it.group, devices=it.devices / WHOLE, used=it.used / WHOLE)
+        for it in guarantees(core)
+        if it.group in groups
+    )
+
+
+def _in_order(core: Core) -> list[Slot]:
+    """Return all devices by their index; those without one last."""
+    slots = core.books.slots.values()
+    return sorted(slots, key=lambda it: (it.index is None, it.index or 0, it.uuid))
+
+
+def _closed(slot: Slot, why: str) -> Slot:
+    found = copy(slot)
+    found.closed = why
+    return found
