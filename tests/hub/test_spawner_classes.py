@@ -100,7 +100,7 @@ def test_a_unit_may_open_what_is_reserved_and_nothing_else(
     monkeypatch.setattr(systemd, "RUN_ROOT", str(tmp_path))
     monkeypatch.setattr(nodes, "DRIVER", driver)
     (tmp_path / f"jupyter-{ACCOUNT}-singleuser").mkdir(mode=0o700)
-    made = OursSystemd(user=user(), cmd=["jupyterhub-singleuser"])
+    made = OursSystemd(user=user(), cmd=["true"])
     made.username_template = "{USERNAME}"
     made.unit_extra_properties = {"LimitNOFILE": "64"}
     made.gpu_devices = devices
@@ -126,7 +126,7 @@ def test_a_container_has_what_is_reserved_and_nothing_else(
         sent.update(more)
         return {"Id": "made"}
 
-    made = OursDocker(user=user("ann"), cmd=["jupyterhub-singleuser"])
+    made = OursDocker(user=user("ann"), cmd=["true"])
     made.extra_host_config = {"init": True}
     made.docker = send
     made.gpu_devices = devices
