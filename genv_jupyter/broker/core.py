@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 Record = Callable[..., None]
 SLOW = 0.5
 """Seconds from which on a reading is one of a driver that hangs."""
+CLOSE = 0.25
+"""Seconds after a measured reading for which another need not be."""
 _POOLS = 64
 """Readings of pools that are kept: clients choose the texts."""
 
@@ -130,6 +132,7 @@ class Core:
         self._slow = False
         self._last_ended = float("-inf")
         self._read_at = float("-inf")
+        self._measured = float("-inf")
         self._pools: dict[str | None, Pool] = {}
         self._told: dict[str, DeviceUsage] = {}
         self._clients: dict[str, dict[int, int]] = {}
@@ -243,7 +246,8 @@ class Core:
             return True
         if self._slow:
             return False
-        self.absorb(*self.read())
+        inventory, began, ended = self.read()
+        self.absorb(inventory, began, ended, between=True)
         return True
 
     def read(self, *, details: bool = False) -> tuple[Inventory, float, float]:
@@ -266,10 +270,14 @@ class Core:
         """Say that the present reading no longer tells the truth."""
         self._read_at = float("-inf")
 
-    def absorb(self, inventory: Inventory, began: float, ended: float) -> None:
+    def absorb(
+        self, inventory: Inventory, began: float, ended: float, *, between: bool = False
+    ) -> None:
         """Take in a reading: slots, health, external memory, and who uses what.
 
-        One that began before the last that was taken in is older than what is known.
+        One that began before the last that was taken in is older than what is known. One that a
+        verb needs, ``between`` those of the round, is measured if it is not close to another: it
+        would tell the history next to nothing, and take as long as looking at every grant does.
         """
         if began < self._last_ended:
             return
@@ -279,7 +287,7 @@ class Core:
         same = not clients and clients == self._clients and inventory == self.inventory
         if same and not any(d.processes for d in inventory.devices):
             self._miss()
-            self._measure(began)
+            self._measure(began, between=between)
             return
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
             self._pools.clear()
@@ -296,10 +304,14 @@ class Core:
         for uuid in self.usage.keys() | self._told.keys():
             self._compare(uuid, self._told.get(uuid), self.usage.get(uuid))
         self.contention.take(self.clock() - (time.monotonic() - began))
-        self._measure(began)
+        self._measure(began, between=between)
 
-    def _measure(self, began: float) -> None:
+    def _measure(self, began: float, *, between: bool) -> None:
         ago = time.monotonic() - began
+        if between and began - self._measured < CLOSE:
+            self.meters.read_at = self.stamp(self.clock() - ago)
+            return
+        self._measured = began
         grants = (grant for held in self.books.grants.values() for grant in held.values())
         steady, clock = self.steady() - ago, self.clock() - ago
         self.meters.take(self.usage, grants, steady=steady, clock=clock)

@@ -260,3 +260,25 @@ def test_process_of_an_environment_that_is_just_ending_is_of_none(desk: Bench) -
     books, pid = desk.broker.books, os.getpid()
     books.by_pid[pid] = "has gone from the other table already"
     assert environment_of(pid) is None
+
+
+def test_reading_between_two_rounds_is_measured_unless_it_is_close_to_another(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, measured = desk.broker.core, list[float]()
+    take = core.meters.take
+
+    def counted(*readings: object, **times: float) -> None:
+        measured.append(times["steady"])
+        take(*readings, **times)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(core.meters, "take", counted)
+    monkeypatch.setattr("genv_jupyter.broker.core.CLOSE", 3600.0)
+    desk.tick(1)
+    desk.tick(1)
+    assert len(measured) == 2, "a round's is"
+    core.refresh()
+    assert len(measured) == 2, "an hour has not passed"
+    monkeypatch.setattr("genv_jupyter.broker.core.CLOSE", 0.0)
+    core.refresh()
+    assert len(measured) == 3
