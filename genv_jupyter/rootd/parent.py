@@ -239,7 +239,8 @@ def _give(place: Path, user: pwd.struct_passwd, mode: int) -> None:
         found = os.fstat(descriptor)
         if found.st_uid not in (0, user.pw_uid):
             raise Unsafe(f"{place} belongs to uid {found.st_uid}")
-        os.fchown(descriptor, user.pw_uid, user.pw_gid)
-        os.fchmod(descriptor, mode)
+        if found.st_uid == 0:  # its own is the broker's to look after
+            os.fchmod(descriptor, mode)
+            os.fchown(descriptor, user.pw_uid, user.pw_gid)
     finally:
         os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -212,6 +213,16 @@ def reaching(stage: Path, command: list[str]) -> list[str]:
     return ["env", *variables, *words, *command]
 
 
+UNIT = Path(__file__).parents[2] / "examples" / "systemd" / "genv-jupyter.service"
+
+
+def capabilities() -> str:
+    """Return what the unit allows, as ``setpriv`` has it."""
+
+    (line,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+    return ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in line.split())
+
+
 class HelpedDaemon(Daemon):
     """A host daemon that is started as root and serves as an ordinary user, with its helper."""
 
@@ -231,7 +242,9 @@ class HelpedDaemon(Daemon):
         command += ["--as", self.as_user.name, "--mps-directory", str(self.room)]
         command += ["--mps-program", self.program] if self.program else []
         command += ["--config", str(self.settings), "--socket", str(self.socket)]
-        return reaching(self.top / "stage", [*command, "--state", str(self.state)])
+        # With no more rights than the unit has.
+        rights = ["setpriv", f"--bounding-set=-all,{capabilities()}", "--no-new-privs"]
+        return reaching(self.top / "stage", [*rights, *command, "--state", str(self.state)])
 
     def served_by(self, pid: int) -> bool:
         """Say whether the broker of that pid is a child of the one that was started."""
