@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
 from genv_jupyter.broker.core import Core
 from genv_jupyter.devices.source import DeviceReading, Inventory
+from genv_jupyter.isolation import patient
 from genv_jupyter.isolation.smi.report import App, Card, Report, SmiAnswer, SmiCall
 from genv_jupyter.isolation.smi.view import render
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
@@ -118,9 +118,8 @@ def _apps(reading: DeviceReading, own: list[Process]) -> tuple[App, ...]:
 
 def _program(pid: int) -> str | None:
     """Return a process's program as it was called, which is what nvidia-smi shows."""
-    try:
-        first = Path(f"/proc/{pid}/cmdline").read_bytes()[:4096].split(b"\0", 1)[0]
-    except OSError:
-        return None  # it has just ended, or is another user's
-    text = first.decode(errors="replace")
+    line = patient.read(f"/proc/{pid}/cmdline", 4096)
+    if line is None:  # it has just ended, is another user's, or hangs
+        return None
+    text = line.split(b"\0", 1)[0].decode(errors="replace")
     return "".join(letter if letter.isprintable() else "?" for letter in text) or None

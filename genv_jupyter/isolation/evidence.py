@@ -10,7 +10,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from genv_jupyter.isolation import processes
+from genv_jupyter.isolation import patient, processes
+
+_MOST_MAPS = 16 * 2**20
+"""Bytes: 65530 mappings, the most that Linux allows by default, and long paths."""
 
 _CUDA = (b"libcuda.so", b"/dev/nvidia", b"/dev/dxg")
 
@@ -29,16 +32,13 @@ def uids(pid: int) -> tuple[int, ...] | None:
 
 def runs_cuda(pid: int) -> bool:
     """Say whether the driver's library or a device of it is mapped in a process."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return False
+    maps = patient.read(f"/proc/{pid}/maps", _MOST_MAPS) or b""
     return any(name in maps for name in _CUDA)
 
 
 def claims(pid: int) -> bool:
     """Say whether a process carries the name of an environment, or may: it cannot be read."""
-    found = processes.variables(pid, (processes.MARKER,))
+    found = processes.variables(pid, (processes.MARKER,), patient.read)
     return found is None or found[processes.MARKER] is not None
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from genv_jupyter.isolation import evidence, processes
+from genv_jupyter.isolation import evidence, patient, processes
 from genv_jupyter.isolation.mps import Daemons, Post
 
 log = logging.getLogger(__name__)
@@ -25,11 +25,12 @@ class Powers:
 
     def variable(self, pid: int, name: str) -> str | None:
         """Return a variable of a process: a claim, and no proof; ``None``: it is not known."""
-        return processes.variable(pid, name)
+        found = processes.variables(pid, (name,), patient.read)
+        return None if found is None else found[name]
 
     def unsure(self, pid: int, start: int) -> bool:
         """Say whether it is not known yet what a process's variables say."""
-        return False
+        return processes.hangs(pid)
 
     def uids(self, pid: int) -> tuple[int, ...] | None:
         """Return real, effective, saved and file-system uid of a process."""

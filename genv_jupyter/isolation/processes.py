@@ -11,9 +11,11 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from genv_jupyter.isolation import patient
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
 _GENERATIONS = 64
@@ -116,24 +118,34 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
+def _environ(pid: int) -> str:
+    return f"/proc/{pid}/environ"
+
+
+def _read(path: str, most: int) -> bytes | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 (Path.open costs twice)
+            return file.read(most)
+    except OSError:
+        return None
+
+
 def variable(pid: int, name: str) -> str | None:
     """Return a variable that a process was started with; ``None`` where that cannot be read."""
     found = variables(pid, (name,))
     return None if found is None else found[name]
 
 
-def variables(pid: int, names: Iterable[str]) -> dict[str, str | None] | None:
+def variables(
+    pid: int, names: Iterable[str], read: Callable[[str, int], bytes | None] = _read
+) -> dict[str, str | None] | None:
     """Return some variables that a process was started with; ``None`` where it cannot be read.
 
     A process can have any amount of its memory shown as its variables: what is too long is not
-    read.
+    read. Whoever must not be held up by a process that hangs has it ``read`` by ``patient``.
     """
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            block = file.read(_MOST_VARIABLES)
-    except OSError:
-        return None
-    if len(block) == _MOST_VARIABLES:
+    block = read(_environ(pid), _MOST_VARIABLES)
+    if block is None or len(block) == _MOST_VARIABLES:
         return None
     found: dict[str, str | None] = dict.fromkeys(names)
     for each in block.split(b"\0"):
@@ -145,8 +157,17 @@ def variables(pid: int, names: Iterable[str]) -> dict[str, str | None] | None:
 
 
 def marker(pid: int) -> str | None:
-    """Return the environment that a process carries in its variables: a claim, and no proof."""
-    return variable(pid, MARKER)
+    """Return the environment that a process carries in its variables: a claim, and no proof.
+
+    ``None`` also where it hangs, so that they cannot be read now: ``hangs`` says so.
+    """
+    found = variables(pid, (MARKER,), patient.read)
+    return None if found is None else found[MARKER]
+
+
+def hangs(pid: int) -> bool:
+    """Say whether the variables of a process were wanted and have not come yet."""
+    return patient.waits_for(_environ(pid))
 
 
 def command(pid: int) -> str | None:
