@@ -56,7 +56,7 @@ def run(socket: str, url: str | None) -> None:
         raise Unavailable(
             "This is no service of a JupyterHub: "
             f"{', '.join(missing or ['JUPYTERHUB_SERVICE_URL'])} is not set.",
-            hint="docs/hub.md says how the Hub starts it, or what to set where it does not.",
+            hint="docs/admin-page.md says how the Hub starts it, or what to set where it does not.",
         )
     if not (handlers.STATIC / "page.js").exists():
         raise Unavailable("The page was not built.", hint="Run `npm run build:hub`.")

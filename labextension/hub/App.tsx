@@ -108,17 +108,10 @@ function Simulated(props: { state: IState }): JSX.Element | null {
   ) : null;
 }
 
-/** What the broker and the driver want said. */
-function Driver(props: { state: IState }): JSX.Element {
-  const { health } = props.state;
-  const said = [health?.driver, ...(health?.notices ?? [])].filter(it => it);
-  return (
-    <>
-      {said.map(line => (
-        <p key={line} className="jp-Genv-hubSaid jp-Genv-trouble">
-          {line}
-        </p>
-      ))}
-    </>
-  );
+/** What is wrong with the driver. */
+function Driver(props: { state: IState }): JSX.Element | null {
+  const trouble = props.state.health?.driver;
+  return trouble ? (
+    <p className="jp-Genv-hubSaid jp-Genv-trouble">{trouble}</p>
+  ) : null;
 }

@@ -76,6 +76,11 @@ export function Now(props: INowProps): JSX.Element {
         )}
         {!admin && <Mine {...props} />}
         <Told {...props} />
+        {state.health?.notices.map(line => (
+          <p key={line} className="jp-Genv-hubSaid jp-Genv-quiet">
+            <Prose text={line} />
+          </p>
+        ))}
       </div>
     </div>
   );

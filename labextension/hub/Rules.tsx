@@ -20,7 +20,8 @@ const QUANTITIES: readonly Quantity[] = [
   'lease',
   'hours_day',
   'hours_week',
-  'hours_month'
+  'hours_month',
+  'guaranteed'
 ];
 /** What is written as it is, such as `40G` and `8h`; everything else is a number. */
 const WORDS: readonly Quantity[] = ['memory', 'lease'];
@@ -33,7 +34,8 @@ const EXAMPLES: Record<Quantity, string> = {
   lease: '8h',
   hours_day: '12',
   hours_week: '40',
-  hours_month: '100'
+  hours_month: '100',
+  guaranteed: '1'
 };
 const NONE = 'none';
 
@@ -100,37 +102,41 @@ export function Rules(props: IRulesProps): JSX.Element {
                 <td data-label="From">
                   {rule.since
                     ? `${rule.by ?? '?'}, ${formatClock(rule.since, now)}`
-                    : 'configuration'}
+                    : rule.source === 'hub'
+                      ? 'JupyterHub'
+                      : 'configuration'}
                 </td>
-                <td className="jp-Genv-hubButtons">
-                  <a href={`#quotas/${encodeURIComponent(rule.scope)}`}>
-                    Edit
-                    <span className="jp-Genv-visuallyHidden">
-                      {' '}
-                      {rule.scope}
-                    </span>
-                  </a>
-                  {rule.source === 'set' && (
-                    <button
-                      type="button"
-                      className="jp-Genv-link"
-                      aria-label={`Forget the rule of ${rule.scope}`}
-                      onClick={() =>
-                        ask({
-                          title: `Forget the rule of ${rule.scope}?`,
-                          text: 'What is configured for it holds again, or else a weaker rule.',
-                          label: 'Forget it',
-                          act: () =>
-                            done(
-                              gpu.client.unsetRule(rule.scope),
-                              `The rule of ${rule.scope} is forgotten.`
-                            )
-                        })
-                      }
-                    >
-                      Forget
-                    </button>
-                  )}
+                <td>
+                  <span className="jp-Genv-hubButtons">
+                    <a href={`#quotas/${encodeURIComponent(rule.scope)}`}>
+                      Edit
+                      <span className="jp-Genv-visuallyHidden">
+                        {' '}
+                        {rule.scope}
+                      </span>
+                    </a>
+                    {rule.source === 'set' && (
+                      <button
+                        type="button"
+                        className="jp-Genv-link"
+                        aria-label={`Forget the rule of ${rule.scope}`}
+                        onClick={() =>
+                          ask({
+                            title: `Forget the rule of ${rule.scope}?`,
+                            text: 'What is configured for it holds again, or else a weaker rule.',
+                            label: 'Forget it',
+                            act: () =>
+                              done(
+                                gpu.client.unsetRule(rule.scope),
+                                `The rule of ${rule.scope} is forgotten.`
+                              )
+                          })
+                        }
+                      >
+                        Forget
+                      </button>
+                    )}
+                  </span>
                 </td>
               </tr>
             ))}
@@ -204,6 +210,7 @@ function Editor(props: {
         key={rule ? `${scope} ${JSON.stringify(rule.limits)}` : ''}
         rule={rule}
         named={who === 'default' || name.trim() !== ''}
+        group={who === 'group'}
         save={limits => save(scope, limits)}
       />
     </div>
@@ -214,9 +221,11 @@ function Editor(props: {
 function Fields(props: {
   rule: IQuotaRule | undefined;
   named: boolean;
+  /** Whether it is for a group: only for those something is kept. */
+  group: boolean;
   save(limits: IQuotaLimits): Promise<boolean>;
 }): JSX.Element {
-  const { rule, named, save } = props;
+  const { rule, named, group, save } = props;
   const [fields, setFields] = useState(() => fieldsOf(rule));
   const [busy, setBusy] = useState(false);
   const empty = Object.values(fields).every(text => !text.trim());
@@ -225,24 +234,26 @@ function Fields(props: {
       onSubmit={event => {
         event.preventDefault();
         setBusy(true);
-        void save(limitsOf(fields)).finally(() => setBusy(false));
+        void save(limitsOf(fields, group)).finally(() => setBusy(false));
       }}
     >
       <div className="jp-Genv-hubFields">
-        {QUANTITIES.map(quantity => (
-          <label key={quantity} className="jp-Genv-hubField">
-            {title(quantity)}
-            <input
-              className="jp-Genv-input"
-              name={quantity}
-              placeholder={`e.g. ${EXAMPLES[quantity]}`}
-              value={fields[quantity] ?? ''}
-              onChange={event =>
-                setFields({ ...fields, [quantity]: event.target.value })
-              }
-            />
-          </label>
-        ))}
+        {QUANTITIES.filter(quantity => quantity !== 'guaranteed' || group).map(
+          quantity => (
+            <label key={quantity} className="jp-Genv-hubField">
+              {title(quantity)}
+              <input
+                className="jp-Genv-input"
+                name={quantity}
+                placeholder={`e.g. ${EXAMPLES[quantity]}`}
+                value={fields[quantity] ?? ''}
+                onChange={event =>
+                  setFields({ ...fields, [quantity]: event.target.value })
+                }
+              />
+            </label>
+          )
+        )}
       </div>
       <p className="jp-Genv-quiet">
         Left empty: a weaker rule decides. “none”: no bound. 4G is 4·10⁹ bytes,
@@ -260,6 +271,9 @@ function Fields(props: {
 }
 
 function title(quantity: Quantity): string {
+  if (quantity === 'guaranteed') {
+    return 'GPUs kept for it';
+  }
   const words: Partial<Record<Quantity, string>> = {
     hours_day: 'GPU-hours a day',
     hours_week: 'GPU-hours a week',
@@ -286,11 +300,14 @@ function fieldsOf(rule: IQuotaRule | undefined): Record<string, string> {
 }
 
 /** What is written in the fields, as the broker reads it: it says what it cannot read. */
-function limitsOf(fields: Record<string, string>): IQuotaLimits {
+function limitsOf(
+  fields: Record<string, string>,
+  group: boolean
+): IQuotaLimits {
   const found: Record<string, unknown> = {};
   for (const quantity of QUANTITIES) {
     const text = (fields[quantity] ?? '').trim();
-    if (!text) {
+    if (!text || (quantity === 'guaranteed' && !group)) {
       continue;
     }
     const number = Number(text);

@@ -22,7 +22,7 @@ SCOPES = {
 
 
 def serve(hub: Hub, daemon: Daemon) -> None:
-    """Add the page to a Hub that has not been started yet, as docs/hub.md says."""
+    """Add the page to a Hub that has not been started yet, as docs/admin-page.md says."""
     hub.scopes |= SCOPES
     hub.roles += [
         {

@@ -24,6 +24,7 @@ from tests.packaging.building import NAME, ROOT, Archives, environment, run
 
 DATA = f"{NAME}.data/data"
 EXTENSION = f"{DATA}/share/jupyter/labextensions/genv-jupyter"
+PAGE = "genv_jupyter/hub/static"
 TOKEN = "a-token-of-this-test"
 CHROMIUM = "/usr/bin/chromium"
 MOST_FETCHED = 200_000
@@ -36,7 +37,8 @@ def sources() -> set[str]:
         for path in (ROOT / "genv_jupyter").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    return {name for name in found if not name.startswith("genv_jupyter/labextension/")}
+    built = ("genv_jupyter/labextension/", f"{PAGE}/")
+    return {name for name in found if not name.startswith(built)}
 
 
 def test_wheel_holds_the_package_and_nothing_else(archives: Archives) -> None:
@@ -44,7 +46,8 @@ def test_wheel_holds_the_package_and_nothing_else(archives: Archives) -> None:
         names = wheel.namelist()
     assert [name for name, times in Counter(names).items() if times > 1] == []
     code = {name for name in names if not name.startswith(NAME)}
-    assert code == sources() | {"genv_jupyter_stub.py"}
+    page = {f"{PAGE}/{name}" for name in ("page.js", "page.css", "icon.svg")}
+    assert code == sources() | page | {"genv_jupyter_stub.py"}
 
 
 def test_wheel_brings_its_data_files_once(archives: Archives) -> None:
@@ -77,12 +80,16 @@ def test_what_browsers_fetch_of_us_is_small(archives: Archives) -> None:
     assert sum(fetched.values()) > 20_000, "the front end is in it"
     assert sum(fetched.values()) <= MOST_FETCHED, fetched
     assert not [name for name in static if name.endswith(".map")], "it was built for release"
+    with zipfile.ZipFile(archives.wheel) as wheel:
+        page = gzip.compress(wheel.read(f"{PAGE}/page.js"))
+    assert 20_000 < len(page) <= MOST_FETCHED, "the page of a Hub"
 
 
 def test_sdist_builds_without_node_and_carries_the_front_end(archives: Archives) -> None:
     with tarfile.open(archives.sdist) as sdist:
         names = {name.removeprefix(f"{NAME}/") for name in sdist.getnames()}
     assert "genv_jupyter/labextension/package.json" in names
+    assert f"{PAGE}/page.js" in names
     assert "package-lock.json" in names
     assert not [name for name in names if name.startswith(("node_modules", ".venv", ".artifacts"))]
 

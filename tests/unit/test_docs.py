@@ -77,7 +77,8 @@ def configurable(name: str) -> type[Configurable]:
     for kind in CLASSES:
         if kind.__name__ == name:
             return kind
-    for module in ("genv_jupyter.server.app", "genv_jupyter.server.provisioner"):
+    modules = ("genv_jupyter.server.app", "genv_jupyter.server.provisioner", "jupyterhub.app")
+    for module in modules:
         found = getattr(importlib.import_module(module), name, None)
         if inspect.isclass(found):
             return found
