@@ -74,7 +74,7 @@ class QuotaRule(Struct, frozen=True, kw_only=True):
 
     scope: str
     limits: QuotaLimits
-    source: Literal["configuration", "set"]
+    source: Literal["configuration", "set", "hub"]
     by: str | None = None
     since: Time | None = None
 

@@ -29,6 +29,7 @@ from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.broker import audit, directories, rights, systemd
 from genv_jupyter.broker.compute_modes import ComputeModes
 from genv_jupyter.broker.config import BrokerConfig
+from genv_jupyter.broker.hub_groups import HubGroups, Rules
 from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
 from genv_jupyter.broker.hub_listener import HubListener
 from genv_jupyter.broker.identity import Access
@@ -84,6 +85,12 @@ class HostProcess(Process):
         """Of users of the host by their uid, of those of a Hub by the key of their principal."""
         known = HubIdentities(lambda: broker.core.config.of(HubAccess), self.identities)
         self.hub = None if hub is None else HubListener(self, hub, known)
+        top = self.identities.told.path
+        self.groups = HubGroups(
+            lambda: broker.core.config.of(HubAccess),
+            self._learn,
+            None if top is None else top.with_name("hub-quotas.json"),
+        )
         self.tasks: set[asyncio.Future[None]] = set()
         self._looking: set[int] = set()
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE
@@ -179,6 +186,7 @@ class HostProcess(Process):
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         if self.hub is not None:
             self._hold(asyncio.ensure_future(self.hub.open()))
+            self._hold(asyncio.ensure_future(self.groups.watch()))
         seconds = systemd.watchdog_seconds()
         if seconds is not None:
             self._tick_watchdog(loop, seconds / 2)
@@ -187,6 +195,8 @@ class HostProcess(Process):
         closing = [self.server.close(LEAVE_SECONDS)]
         closing += [] if self.hub is None else [self.hub.close(LEAVE_SECONDS)]
         await asyncio.gather(*closing)
+        for task in self.tasks:
+            task.cancel()
 
     def _tick_watchdog(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         systemd.notify("WATCHDOG=1")
@@ -216,6 +226,11 @@ class HostProcess(Process):
             log.info("the configuration was taken over: %s", ", ".join(map(str, config.files)))
         self.publisher.nudge()
         systemd.notify("READY=1")
+
+    async def _learn(self, rules: Rules) -> None:
+        """Take in what the Hub's groups may have."""
+        await self.pool.run(lambda: self.broker.learn_quotas(rules))
+        self.publisher.nudge()
 
     def _say(self, said: str | None) -> None:
         """Keep one notice about the configuration, or none."""
@@ -264,6 +279,9 @@ def main(
         print(f"Error: the GPU broker of this host cannot start: {error}.", file=sys.stderr)
         return 1
     broker.core.kind = "host"
+    broker.core.programs = rights.programs(
+        Path(path).absolute(), state.absolute(), broker.core.notices
+    )
     where = broker.books.ledger.path
     log.info("version %s, pid %d, socket %s, ledger %s", __version__, os.getpid(), path, where)
 
@@ -278,9 +296,6 @@ def main(
 
     asyncio.run(serve())
     os.close(held)
-    broker.core.programs = rights.programs(
-        Path(path).absolute(), state.absolute(), broker.core.notices
-    )
     return 0
 
 

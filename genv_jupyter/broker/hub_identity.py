@@ -56,6 +56,12 @@ class HubAccess(Configurable):
         help="File with the certificates that an `https` api_url is checked against. Empty: those "
         "of the system.",
     ).tag(config=True)
+    token_file = Unicode(
+        "",
+        help="File with the token of a service of the Hub that has the scopes list:groups and "
+        "read:groups: then what a group's property `genv_jupyter` says ({'devices': 2}) is a quota "
+        "of that group. Empty: properties of groups are left alone.",
+    ).tag(config=True)
     cache_seconds = Seconds(
         60.0,
         help="For how long the Hub's answer about a token is used: seconds. A revoked token, and a "

@@ -50,6 +50,7 @@ class QuotaRules:
         self._stored: dict[str, QuotaRow] = {}
         self._rules: dict[str, Bounds] = {}
         self._guaranteed: dict[str, int] = {}
+        self._of_hub: Mapping[str, QuotaLimits] = {}
         self._read_from: object = None
         self._revision = 0
         self._hooked: dict[str, tuple[float, Bounds]] = {}
@@ -92,7 +93,7 @@ class QuotaRules:
 
     def _all(self) -> Mapping[str, Bounds]:
         if self._read_from is not self.core.config:
-            said = self.settings.rules()
+            said = {**self._of_hub, **self.settings.rules()}
             said.update({row.scope: _decode(row) for row in self._stored.values()})
             self._guaranteed = {
                 scope.removeprefix("group:"): much
@@ -122,6 +123,10 @@ class QuotaRules:
         """List every rule, for administrators."""
         administers(self.core, principal)
         rules = {
+            scope: QuotaRule(scope=scope, limits=limits, source="hub")
+            for scope, limits in self._of_hub.items()
+        }
+        rules |= {
             scope: QuotaRule(scope=scope, limits=limits, source="configuration")
             for scope, limits in self.settings.rules().items()
         }
@@ -131,6 +136,11 @@ class QuotaRules:
                 scope=row.scope, limits=_decode(row), source="set", by=row.by, since=since
             )
         return sorted(rules.values(), key=lambda rule: (rule.scope != DEFAULT, rule.scope))
+
+    def learn(self, rules: Mapping[str, QuotaLimits]) -> None:
+        """Take in what a JupyterHub says of its groups: the weakest rule for each of them."""
+        self._of_hub = rules
+        self._read_from = None
 
     # -- changing, without the lock: it waits for a disk ----------------------------------------
 

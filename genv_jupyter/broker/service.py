@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from genv_jupyter.broker import (
@@ -155,6 +155,11 @@ class Broker(Outlook):
         with self.lock:
             self.core.config, self.core.policy = config, config.policy()
             self.core.outdate()
+
+    def learn_quotas(self, rules: Mapping[str, QuotaLimits]) -> None:
+        """Take in what a JupyterHub says that its groups may have, by scope."""
+        with self.lock:
+            self.core.quotas.rules.learn(rules)
 
     def close(self) -> None:
         """Close source and ledgers, and end idle MPS daemons; grants stay as they are."""

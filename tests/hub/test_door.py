@@ -25,8 +25,11 @@ CACHE = 2
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Hub, Daemon]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Daemon]]:
+    token = tmp_path_factory.mktemp("hub") / "token"
+    token.write_text("a-token-of-the-groups\n")
     lines = (
+        f"c.HubAccess.token_file = {str(token)!r}",
         f"c.HubAccess.cache_seconds = {CACHE}",
         "c.HubAccess.admin_groups = ['gpu-admins']",
         "c.Access.connections = 8",
@@ -39,10 +42,12 @@ def both() -> Iterator[tuple[Hub, Daemon]]:
             {"name": "looker", "api_token": "a-token-of-the-looker"},
             {"name": "stranger", "api_token": "a-token-of-the-stranger"},
             {"name": "boss", "api_token": "a-token-of-the-boss"},
+            {"name": "groups", "api_token": "a-token-of-the-groups"},
         ]
         hub.roles = [
             {"name": "look", "services": ["looker"], "scopes": ["custom:genv-jupyter:read"]},
             {"name": "gpu", "services": ["boss"], "scopes": ["custom:genv-jupyter:admin"]},
+            {"name": "ask", "services": ["groups"], "scopes": ["list:groups", "read:groups"]},
         ]
         hub.start()
         yield made
@@ -297,3 +302,24 @@ def test_no_token_is_in_the_log(both: tuple[Hub, Daemon]) -> None:
     assert "audit" in said
     assert [name for name in NAMES if hub.token_of(name) in said] == []
     assert "a-made-up-token" not in said and "a-token-of-the" not in said
+
+
+def test_what_a_group_of_the_hub_may_have_is_in_its_properties(both: tuple[Hub, Daemon]) -> None:
+    hub, _ = both
+    ann, bob = caller(both, "ann"), caller(both, "bob")
+
+    def bound(who: Caller) -> tuple[float | None, str | None]:
+        quantities = who("GET", "quota").json["quantities"]
+        return next((it["limit"], it["rule"]) for it in quantities if it["quantity"] == "devices")
+
+    assert bound(ann) == (None, None)
+    for devices in (0.5, 1.5):
+        said = {"genv_jupyter": {"devices": devices, "guaranteed": 1}, "other": "thing"}
+        assert hub.api("PUT", "groups/lab/properties", said).status == 200
+        until(lambda: bound(ann) == (devices, "group:lab"), "the property is a quota")  # noqa: B023
+    assert ann("GET", "quota").json["guarantees"] == [{"group": "lab", "devices": 1, "used": 0}]
+    assert bound(bob) == (None, None)
+    refused = ann("POST", "placements", {"gpus": 2})
+    assert (refused.status, refused.json["code"]) == (403, "quota_exceeded")
+    assert hub.api("PUT", "groups/lab/properties", {}).status == 200
+    until(lambda: bound(ann) == (None, None), "nothing is bounded any more")

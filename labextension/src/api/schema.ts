@@ -1106,7 +1106,7 @@ export interface components {
             scope: string;
             limits: components["schemas"]["QuotaLimits"];
             /** @enum {unknown} */
-            source: "configuration" | "set";
+            source: "configuration" | "hub" | "set";
             /** @default null */
             by: string | null;
             /** @default null */
