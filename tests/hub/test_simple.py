@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hub.hubs import Hub
+from tests.hub.hubs import Hub, until
 from tests.integration.daemons import Daemon
 
 
@@ -22,3 +22,23 @@ def test_servers_of_one_uid_are_different_users(simple: tuple[Hub, Daemon]) -> N
     assert "ann" in refused.json["message"]
     said = servers["bob"].run(servers["bob"].start_kernel(), "%gpu attach 0.5")
     assert "ann" in said, "the refusal names who holds what"
+    for server in servers.values():
+        server.stop()
+
+
+def test_servers_and_kernels_come_back_by_themselves(simple: tuple[Hub, Daemon]) -> None:
+    hub, daemon = simple
+    server = hub.spawn("cat")
+    kernel = server.start_kernel()
+    said = server.run(kernel, "%gpu attach --memory 1G")
+    path = f"environments/{kernel}"
+    held = server.gpu("GET", path).json["grants"]
+    assert held, said
+    daemon.kill()
+    said = server.run(kernel, "%gpu")
+    assert "does not answer" in said
+    daemon.start()
+    until(lambda: server.gpu("GET", path).status == 200, "the server is registered again")
+    assert server.gpu("GET", path).json["grants"] == held
+    server.run(kernel, "%gpu release")
+    until(lambda: not server.gpu("GET", path).json["grants"], "it was given back")
