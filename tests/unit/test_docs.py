@@ -78,6 +78,7 @@ def configurable(name: str) -> type[Configurable]:
         if kind.__name__ == name:
             return kind
     modules = ("genv_jupyter.server.app", "genv_jupyter.server.provisioner", "jupyterhub.app")
+    modules += ("genv_jupyter.hub.reservations", "jupyterhub.spawner", "dockerspawner")
     for module in modules:
         found = getattr(importlib.import_module(module), name, None)
         if inspect.isclass(found):
@@ -189,3 +190,10 @@ def test_pictures_are_those_that_a_script_takes() -> None:
     (made,) = re.findall(r"^PICTURES := (.+)$", makefile, re.M)
     assert shown == {one.partition("=")[0] for one in made.split()}
     assert {path.stem for path in (ROOT / "docs/images").iterdir()} == shown
+
+
+def test_tests_that_are_named_exist() -> None:
+    for page, (file, name) in named(r"`(tests/[\w/]+\.py)::(\w+)`"):
+        path = ROOT / file
+        assert path.is_file(), (page, file)
+        assert re.search(rf"^(async )?def {name}\(", path.read_text(), re.M), (page, file, name)
