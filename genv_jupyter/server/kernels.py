@@ -19,12 +19,12 @@ from genv_jupyter.errors import GpuError
 from genv_jupyter.events import Event, Want
 from genv_jupyter.isolation.environ import revision_of
 from genv_jupyter.model import KernelState
+from genv_jupyter.server import restarts
 from genv_jupyter.server.applier import Applier, Environ, Outcome
 from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy
 from genv_jupyter.server.metrics import Metrics
 from genv_jupyter.server.reports import Kernel
-from genv_jupyter.server.restarts import restart
 from genv_jupyter.server.workers import heard
 
 COALESCE = 0.1
@@ -212,12 +212,12 @@ class ServerHost(Host):
             self.log.info("Kernel %s is at work again: it is left alone.", kernel.id)
         elif want.action == "restart":
             self._restarting.add(kernel.id)
-            task = self._spawn(restart(kernels, kernel, self.reports, self.log))
+            task = self._spawn(restarts.restart(kernels, kernel, self.reports, self.log))
             task.add_done_callback(lambda _: self._restarting.discard(kernel.id))
         elif want.action == "interrupt":
-            self._spawn(ensure_async(kernels.interrupt_kernel(want.kernel)))
+            self._spawn(restarts.interrupt(kernels, kernel))
         else:
-            self._spawn(ensure_async(kernels.shutdown_kernel(want.kernel)))
+            self._spawn(restarts.shut_down(kernels, kernel, idle=want.idle))
 
     # -- living kernels -------------------------------------------------------------------------
 

@@ -1,4 +1,8 @@
-"""Restarting a kernel because the broker wants it: the cell that asked ends in its own words."""
+"""Restarting, interrupting and ending a kernel because the broker wants it.
+
+On a restart the cell that asked ends in its own words. What somebody does by hand at that moment
+goes first, and counts: a kernel that was replaced meanwhile is not the one that was meant.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,7 @@ async def restart(kernels: Any, kernel: Kernel, reports: Reports, log: logging.L
             async with asyncio.timeout(CELL_SECONDS):
                 while manager.execution_state == "busy":
                     await asyncio.sleep(_LOOK)
-    # Two restarts at once break Jupyter's manager: one by hand, or an end, is waited for.
-    while not manager.ready.done():
-        await asyncio.sleep(_LOOK)
-    if kernel.launch != launch or kernel.id not in kernels:
+    if not await _is_still(kernels, kernel, launch):
         return  # it brought another process, or none is wanted
     try:
         await ensure_async(kernels.restart_kernel(kernel.id))
@@ -50,3 +51,26 @@ async def restart(kernels: Any, kernel: Kernel, reports: Reports, log: logging.L
         if kernel.pid is None:
             reports.not_started(kernel, error)
         raise
+
+
+async def shut_down(kernels: Any, kernel: Kernel, *, idle: bool) -> None:
+    """Shut a kernel down; ``idle``: unless it executes something by then."""
+    if await _is_still(kernels, kernel, kernel.launch) and not (idle and kernel.state != "idle"):
+        await ensure_async(kernels.shutdown_kernel(kernel.id))
+
+
+async def interrupt(kernels: Any, kernel: Kernel) -> None:
+    """Interrupt what runs in a kernel; in one that is being replaced nothing does."""
+    if kernels.get_kernel(kernel.id).ready.done():
+        await ensure_async(kernels.interrupt_kernel(kernel.id))
+
+
+async def _is_still(kernels: Any, kernel: Kernel, launch: int | None) -> bool:
+    """Say whether a kernel is the same process, once what is done to it by hand is over.
+
+    Two restarts at once, or a restart and an end, break Jupyter's manager.
+    """
+    manager = kernels.get_kernel(kernel.id)
+    while not manager.ready.done():
+        await asyncio.sleep(_LOOK)
+    return kernel.launch == launch and kernel.id in kernels

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from genv_jupyter.events import Want
 from tests.integration.servers import (
     IPYKERNEL,
     VISIBLE,
@@ -174,3 +175,26 @@ async def test_a_restart_by_hand_under_way_is_the_one_that_was_wanted(server: Se
     await asyncio.sleep(0.2)
     assert not server.host._restarting
     assert (await server.environment(kernel))["pid"] == back["pid"], "no second one behind it"
+
+
+@pytest.mark.parametrize("action", ["shutdown", "interrupt"])
+async def test_a_restart_by_hand_is_not_crossed_by_what_a_rule_wants(
+    server: Server, action: str
+) -> None:
+    """It was judged of a kernel that is just being replaced."""
+    kernel = await server.start_kernel()
+    held = (await attach(server, kernel, WHOLE))["grants"]
+    before = await server.environment(kernel)
+    launch = server.host.reports.kernels[kernel].launch
+    restarting = asyncio.ensure_future(server.app.kernel_manager.restart_kernel(kernel))
+    manager = server.app.kernel_manager.get_kernel(kernel)
+    while manager.ready.done():
+        await asyncio.sleep(0)
+    server.host._perform(Want(kernel=kernel, action=action, launch=launch))
+    await restarting
+    after = await another_process(server, kernel, before["pid"])
+    back = await server.known(kernel, state="granted", kernel_state="idle")
+    assert [it["device"] for it in back["grants"]] == [it["device"] for it in held], after
+    assert kernel in server.app.kernel_manager
+    async with server.talk(kernel) as talk:
+        assert (await talk.run("1 + 1"))["status"] == "ok"
