@@ -2,7 +2,9 @@
 
 ``sudo python benchmarks/daemon.py`` prints a table and writes ``benchmarks/results/daemon.json``.
 Each client is a process with an environment of its own, which attaches a share of a device and
-gives it back, as fast as it is answered. Without root all of them are one user.
+gives it back, as fast as it is answered. Without root all of them are one user. The clients work on
+the processors that the daemon works on, and so does whatever else the machine does: what daemon and
+clients took of them for a pair is told apart, and is what two versions are best compared by.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -36,8 +39,8 @@ SERVED_PAIRS, SERVED_P99 = 500, 50.0
 
 
 @contextmanager
-def daemon() -> Iterator[None]:
-    """A host daemon with simulated devices, found by this process and its children."""
+def daemon() -> Iterator[int]:
+    """A host daemon with simulated devices, found by this process and its children; its pid."""
     with tempfile.TemporaryDirectory(prefix="genv-jupyter-bench-") as name:
         top = Path(name)
         top.chmod(0o755)
@@ -54,7 +57,7 @@ def daemon() -> Iterator[None]:
             )
         try:
             wait_for(process)
-            yield
+            yield process.pid
         finally:
             process.terminate()
             process.wait()
@@ -70,6 +73,18 @@ def wait_for(process: subprocess.Popen[bytes]) -> None:
             if process.poll() is not None:
                 raise SystemExit("the daemon did not start") from None
             time.sleep(0.05)
+
+
+def processor(pid: int) -> float:
+    """Return the seconds of processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children() -> float:
+    """Return the seconds of processor time that clients which have ended took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def client(uid: int | None, began: float, seconds: float) -> list[float]:
@@ -133,18 +148,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     judged = []
     for clients in options.clients:
-        with daemon():
+        with daemon() as pid:
+            before = processor(pid), children()
             times = measure(clients, options.seconds)
+            took = processor(pid) - before[0], children() - before[1]
         rate, p99 = len(times) / options.seconds, quantile(times, 0.99)
-        results[str(clients)] = {"pairs_per_second": round(rate, 1), **summary(times)}
-        rows.append([str(clients), f"{rate:.0f}", f"{quantile(times, 0.5):.1f}", f"{p99:.1f}"])
+        each = [1000 * seconds / len(times) for seconds in took]
+        results[str(clients)] = {
+            "pairs_per_second": round(rate, 1),
+            **summary(times),
+            "daemon_processor_ms": round(each[0], 3),
+            "clients_processor_ms": round(each[1], 3),
+        }
+        shown = [f"{rate:.0f}", f"{quantile(times, 0.5):.1f}", f"{p99:.1f}"]
+        rows.append([str(clients), *shown, *(f"{part:.2f}" for part in each)])
         if clients == 16:
             judged = [
                 [f"{SERVED_PAIRS} pairs/s", f"{rate:.0f}", said(rate >= SERVED_PAIRS)],
                 [f"p99 at most {SERVED_P99:g} ms", f"{p99:.1f} ms", said(p99 <= SERVED_P99)],
             ]
     print(f"attach + detach through the host daemon, {results['users']} users")
-    print_table(["clients", "pairs/s", "median ms", "p99 ms"], rows)
+    header = ["clients", "pairs/s", "median ms", "p99 ms", "daemon's CPU ms", "clients' CPU ms"]
+    print_table(header, rows)
     if judged:
         print()
         print_table(["to reach at 16 clients", "measured", ""], judged)
