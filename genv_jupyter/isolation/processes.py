@@ -21,6 +21,8 @@ MARKER = "GENV_JUPYTER_ENVIRONMENT"
 _GENERATIONS = 64
 _MOST_VARIABLES = 4 * 2**20
 _CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_STAT = 4096
+"""Bytes that ``/proc/PID/stat`` does not reach: a name of 64 at most, and 52 numbers."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
@@ -33,6 +35,18 @@ class Stat(NamedTuple):
     zombie: bool
 
 
+def _beginning(path: str, most: int) -> bytes:
+    """Read the beginning of a file of the kernel's, at once.
+
+    ``open`` takes twice as long, and gives the interpreter away seven times instead of three.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
 def stat(pid: int) -> Stat | None:
     """Return parent, start ticks and whether it is a zombie; ``None`` when there is none.
 
@@ -42,8 +56,7 @@ def stat(pid: int) -> Stat | None:
         It cannot be known now (no descriptor is left, say): that is no proof of a death.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (Path.open costs twice)
-            text = file.read()
+        text = _beginning(f"/proc/{pid}/stat", _STAT)
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last: hidepid
         return None
     # The command stands in parentheses and may hold any byte: count from the last one.
@@ -91,9 +104,8 @@ def has_children(pid: int) -> bool:
     try:
         tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (called at every release)
         for task in tasks:
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123
-                if file.read(1):
-                    return True
+            if _beginning(f"/proc/{pid}/task/{task}/children", 1):
+                return True
     except OSError:
         return alive(pid, None)
     return False
