@@ -5,7 +5,8 @@ Linux counts that for each control group, and for the whole host in ``/proc/vmst
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -15,7 +16,11 @@ _COUNT = "oom_kill"
 
 def files(pid: int, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Path, ...]:
     """Return where the counters of a process's group stand: they outlive it."""
-    return tuple(_files(pid, proc, cgroups))
+    try:
+        text = (proc / str(pid) / "cgroup").read_text(errors="replace")
+    except OSError:
+        return ()
+    return _counters(text, cgroups)
 
 
 def killed_on_host(*, proc: Path = PROC) -> int | None:
@@ -29,11 +34,13 @@ def killed_in_group(paths: tuple[Path, ...]) -> int | None:
     return next((count for count in found if count is not None), None)
 
 
-def _files(pid: int, proc: Path, cgroups: Path) -> Iterator[Path]:
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return
+@lru_cache(maxsize=1024)
+def _counters(text: str, cgroups: Path) -> tuple[Path, ...]:
+    """Return the files of the groups that ``/proc/PID/cgroup`` names: many processes share them."""
+    return tuple(_files(text.splitlines(), cgroups))
+
+
+def _files(lines: Iterable[str], cgroups: Path) -> Iterator[Path]:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         inside = path.lstrip("/")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import groupby
 
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.rules import cap, foreign, idle, kernels, lease, outside, quota
@@ -199,15 +198,18 @@ class Scene:
 
     def _about(self, row: EnvironmentRow, idle_after: float) -> Iterator[Breach]:
         """Judge what one environment holds."""
-        now, idleness = self.core.steady(), self.core.idleness
-        labels = [self._label(grant.device) for grant in self._granted(row)]
-        rested = idle.judge(row.id, labels, idleness.seconds(row.id, now), idle_after)
-        if rested is not None:
-            yield rested
+        now = self.core.steady()
+        seconds = self.core.idleness.seconds(row.id, now)
+        if seconds is not None:  # of the many that work nothing more has to be known
+            labels = [self._label(grant.device) for grant in self._granted(row)]
+            rested = idle.judge(row.id, labels, seconds, idle_after)
+            if rested is not None:
+                yield rested
         owed = kernels.owed(row) == "lease"
-        over = lease.judge(row.id, row.expires, now, self._everywhere(row), owed)
-        if over is not None:
-            yield over
+        if owed or row.expires is not None:
+            over = lease.judge(row.id, row.expires, now, self._everywhere(row), owed)
+            if over is not None:
+                yield over
 
     def _resting(self) -> dict[str, datetime | None]:
         core, found = self.core, {}
@@ -216,7 +218,9 @@ class Scene:
             # While it is being restarted somebody is at work with it.
             here = row.kind == "kernel" and row.state not in ("reserved", "held")
             state = pulse.state if here and self.served(environment) else None
-            if idle.rests(state, [self._load(grant) for grant in self._granted(row)]):
+            if state == "idle" and idle.rests(
+                state, [self._load(grant) for grant in self._granted(row)]
+            ):
                 found[environment] = pulse.idle_since
         return found
 
@@ -242,14 +246,16 @@ class Scene:
 
     def _quotas(self) -> Iterator[Breach]:
         books = self.core.books
-        rows = sorted((books.environments[it] for it in books.grants), key=lambda it: it.owner)
-        for row in rows:
+        held: dict[str, list[EnvironmentRow]] = {}
+        for environment in books.grants:
+            row = books.environments[environment]
+            held.setdefault(row.owner, []).append(row)
             if kernels.owed(row) == "quota":
                 yield quota.owed(row.id, self._everywhere(row))
-        for owner, held in groupby(rows, key=lambda it: it.owner):
+        for owner, rows in sorted(held.items()):
             most = self.quota_of(owner)
             if most is not None:
-                yield from quota.judge([self._holding(row) for row in held], most)
+                yield from quota.judge([self._holding(row) for row in rows], most)
 
     def _holding(self, row: EnvironmentRow) -> Holding:
         grants = self._granted(row)
