@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from importlib.metadata import entry_points
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Bool, Enum, Unicode, validate
+from traitlets import Bool, Enum, Float, Unicode, validate
 from traitlets.config import Config
 
 from genv_jupyter.demand import read_request
 from genv_jupyter.errors import GpuError
+from genv_jupyter.server.activity import Activity
 from genv_jupyter.server.handlers import ROUTES
 from genv_jupyter.server.host import HOST_SETTING, Policy
 from genv_jupyter.server.kernels import ServerHost
@@ -69,7 +71,17 @@ class GenvJupyterApp(ExtensionApp):
         "GPU* is set). Somebody else's notebook then asks for what they had.",
     )
 
+    gpu_activity = Float(
+        60.0,
+        min=0.0,
+        config=True,
+        help="Seconds between two looks at whether a kernel computes on a GPU: then it counts as "
+        "activity of this server, as for jupyterhub-idle-culler. A grant that is not used never "
+        "does. 0: it never counts.",
+    )
+
     host: ServerHost | None = None
+    _looking: asyncio.Task[None] | None = None
 
     @validate("auto_attach", "default_request")
     def _check_request(self, proposal: Any) -> str:
@@ -125,8 +137,14 @@ class GenvJupyterApp(ExtensionApp):
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         if self.host is not None:
             self.host.start()
+            if self.gpu_activity:
+                times = serverapp.web_app.settings.setdefault("last_activity_times", {})
+                looking = Activity(self.host, times, self.gpu_activity)
+                self._looking = asyncio.create_task(looking.watch())
 
     async def stop_extension(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         if self.host is not None:
             await self.host.close()
 
