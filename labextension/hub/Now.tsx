@@ -12,9 +12,12 @@ import type { IState } from '../src/state';
 import { deviceLabel } from '../src/view';
 import type { IQuestion } from './Confirm';
 import type { Gpu } from './gpu';
-import { useFetched } from './hooks';
+import { useFetched, useSlowly } from './hooks';
 import { trans } from './trans';
 import { Refusal } from './Way';
+
+/** Milliseconds between two looks at the quota. */
+const PAUSE = 5000;
 
 export interface INowProps {
   gpu: Gpu;
@@ -193,11 +196,14 @@ function Drain(props: INowProps & { device: IDevice }): JSX.Element | null {
 /** What somebody who is no administrator may have. */
 function Mine(props: INowProps): JSX.Element {
   const { gpu, state, now } = props;
-  const held = [...state.environments.values()].map(it => it.grants.length);
+  const held = useSlowly(
+    [...state.environments.values()].map(it => it.grants.length).join(),
+    PAUSE
+  );
   const quota = useFetched(async () => {
     const view = await gpu.client.quota();
     return { view, at: Date.now() };
-  }, [gpu, held.join()]);
+  }, [gpu, held]);
   return (
     <>
       {quota.value && (

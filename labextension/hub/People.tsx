@@ -5,7 +5,7 @@ import { boundedOf, quantityName, quotaLevel, quotaText } from '../src/quota';
 import type { IState } from '../src/state';
 import { formatMemory } from '../src/units';
 import type { Gpu } from './gpu';
-import { useFetched } from './hooks';
+import { useFetched, useSlowly } from './hooks';
 import { Spans, sinceOf, type Span } from './Spans';
 import { trans } from './trans';
 import { Loading, Refusal } from './Way';
@@ -14,6 +14,8 @@ import { Loading, Refusal } from './Way';
 const AT_ONCE = 4;
 const MOST = 60;
 const HOUR = 3600;
+/** Milliseconds between two looks at everybody's quota, however often somebody attaches. */
+const PAUSE = 5000;
 
 interface IPerson {
   user: string;
@@ -36,9 +38,12 @@ export function People(props: IPeopleProps): JSX.Element {
   const { gpu, state, now } = props;
   const [span, setSpan] = useState<Span>('7d');
   const holdings = holdingsOf(state.environments);
-  const held = [...holdings]
-    .map(([user, one]) => `${user} ${one.environments} ${one.memory}`)
-    .join();
+  const held = useSlowly(
+    [...holdings]
+      .map(([user, one]) => `${user} ${one.environments} ${one.memory}`)
+      .join(),
+    PAUSE
+  );
   const people = useFetched(
     () => peopleOf(gpu, holdings, sinceOf(span)),
     [gpu, span, held]

@@ -41,6 +41,24 @@ export function useHash(): string {
   return hash;
 }
 
+/** Follow a value, but not more often than every so many milliseconds. */
+export function useSlowly<T>(value: T, pause: number): T {
+  const [slow, setSlow] = useState(value);
+  const last = useRef(0);
+  useEffect(() => {
+    const left = last.current + pause - Date.now();
+    const timer = setTimeout(
+      () => {
+        last.current = Date.now();
+        setSlow(value);
+      },
+      Math.max(0, left)
+    );
+    return () => clearTimeout(timer);
+  }, [value, pause]);
+  return slow;
+}
+
 /** What is fetched: the last that came, and why the last attempt failed. */
 export interface IFetched<T> {
   value: T | null;
