@@ -48,8 +48,8 @@ class HubAccess(Configurable):
     api_url = Unicode(
         "",
         help="Where the API of the JupyterHub is, such as http://127.0.0.1:8081/hub/api. With it "
-        "the daemon listens on the Hub socket too. Empty: it does not. A change takes effect when "
-        "the daemon is started anew.",
+        "the daemon listens on the Hub socket too. Empty: it does not. To set it where it was "
+        "empty takes a restart of the daemon.",
     ).tag(config=True)
     ca_file = Unicode(
         "",
@@ -330,7 +330,8 @@ def _hash(token: str) -> bytes:
 def _unknown() -> GpuError:
     return Unauthenticated(
         "JupyterHub does not know your token (any more).",
-        hint="Restart your server from the Hub's control panel, or make a new token there.",
+        hint="Log in to the Hub again. If that does not help, restart your server from its control "
+        "panel, or make a new token there.",
     )
 
 

@@ -11,6 +11,7 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from tornado import web
 
+from genv_jupyter.api.connection import refusal
 from genv_jupyter.api.http import MAX_BODY
 from genv_jupyter.errors import (
     BadRequest,
@@ -19,6 +20,7 @@ from genv_jupyter.errors import (
     MethodNotAllowed,
     TooLarge,
     Unauthenticated,
+    Unavailable,
     Unknown,
 )
 from genv_jupyter.server.actors import clicks
@@ -89,6 +91,14 @@ def allowed(action: str) -> Callable[[Verb], Verb]:
     return decorate
 
 
+def _locked_out(error: GpuError) -> Unavailable:
+    """Say that it is this server whom the broker does not know, and not whoever is logged in."""
+    return Unavailable(
+        f"The GPU broker of this host does not let this server in. {error.message}",
+        hint=error.hint,
+    )
+
+
 class Door(ErrorShape, APIHandler):
     """Base of the verbs."""
 
@@ -109,10 +119,15 @@ class Door(ErrorShape, APIHandler):
         call = self.host.reports.link.call(method, path, body, query, actor)
         try:
             status, answer = await asyncio.wrap_future(call)
+        except Unauthenticated as error:
+            self.host.metrics.refused(error.code)
+            raise _locked_out(error) from None
         except GpuError as error:
             self.host.metrics.refused(error.code)
             raise
         self.host.metrics.answered(status, answer)
+        if status == Unauthenticated.status:
+            raise _locked_out(refusal(answer, status))
         return status, answer
 
     def answer(self, status: int, body: bytes) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from tests.hub.hubs import Hub, until
 from tests.integration.daemons import Daemon
 
@@ -42,3 +45,24 @@ def test_servers_and_kernels_come_back_by_themselves(simple: tuple[Hub, Daemon])
     assert server.gpu("GET", path).json["grants"] == held
     server.run(kernel, "%gpu release")
     until(lambda: not server.gpu("GET", path).json["grants"], "it was given back")
+
+
+def test_a_server_whose_token_was_revoked_is_told_so(simple: tuple[Hub, Daemon]) -> None:
+    hub, daemon = simple
+    server = hub.spawn("cat")
+    kernel = server.start_kernel()
+    assert server.gpu("GET", "environments").status == 200
+    (token,) = (
+        it["id"]
+        for it in hub.api("GET", "users/cat/tokens").json["api_tokens"]
+        if it["note"].startswith("Server at")
+    )
+    hub.revoke("cat", token)
+    os.kill(daemon.pid, signal.SIGHUP)  # everybody is looked up anew
+
+    def locked_out() -> bool:
+        found = server.gpu("GET", "environments")
+        return found.status == 503 and "does not let this server in" in found.json["message"]
+
+    until(locked_out, "the server is not let in")
+    assert "does not know your token" in server.run(kernel, "%gpu")
