@@ -37,7 +37,7 @@ import click
 )
 @click.option(
     "--mps-directory",
-    type=click.Path(),
+    type=click.Path(readable=False),
     help="With --as: where the helper has users' MPS daemons. [default: /run/genv-jupyter-mps]",
 )
 @click.option(

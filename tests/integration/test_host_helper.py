@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from genv_jupyter.model import BrokerHealth, Environment, NewEnvironment, Reques
 from tests.debian import unpacked
 from tests.fakedriver import FakeDriver, device, uuid
 from tests.integration.daemons import Daemon, User, as_user, make_users, serving
-from tests.integration.helped import HelpedDaemon, Holders, eventually
+from tests.integration.helped import HelpedDaemon, Holders, eventually, reaching
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: only root has a root helper")
 
@@ -381,6 +382,39 @@ def test_what_root_must_have_right_before_anything_is_started(
     assert f"belongs to uid {users['ann'].uid}" in refused(daemon, state=str(theirs))
     assert "is not root's alone" in refused(daemon, state=str(theirs / "state"))
     assert theirs.stat().st_uid == users["ann"].uid
+
+
+def test_a_mistake_in_the_configuration_ends_all_of_it(
+    daemon: HelpedDaemon, users: dict[str, User], place: Path
+) -> None:
+    wrong = place / "wrong.py"
+    wrong.write_text("c.Rules.capp = 'act'\n")
+    wrong.chmod(0o644)
+    free = {"socket": str(place / "other" / "broker.sock"), "state": str(place / "elsewhere")}
+    assert "did you mean cap?" in refused(daemon, config=str(wrong), **free)
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_without_a_helper_it_is_said_what_is_missing(
+    users: dict[str, User], monkeypatch: pytest.MonkeyPatch, holders: Holders, root: bool
+) -> None:
+    with serving(monkeypatch, user=None if root else users["cat"]):
+        notices = " ".join(health(users["ann"]).notices)
+        assert ("This broker runs as root" in notices) == root
+        assert ("without its root helper" in notices) == (not root)
+        held = own(users["ann"], holders.of(users["ann"]).pid, Request(memory="1GiB"))
+        assert held.grants, "it serves all the same"
+
+
+def test_the_command_starts_it_so(daemon: HelpedDaemon) -> None:
+    command = [sys.executable, "-m", "genv_jupyter.cli", "broker", "--as", "nobody-here"]
+    command += ["--lowest-uid", "500", "--mps-directory", str(daemon.room)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "there is no user 'nobody-here'" in done.stderr, done.stderr
+    ids = ["setpriv", "--reuid=4711", "--regid=4711", "--clear-groups", "--"]
+    reached = reaching(daemon.top / "stage", [*ids, *command])
+    done = subprocess.run(reached, capture_output=True, text=True, timeout=60, check=False)
+    assert "--as is for root" in done.stderr, done.stderr
 
 
 def test_files_are_whose_they_must_be(daemon: HelpedDaemon, users: dict[str, User]) -> None:
