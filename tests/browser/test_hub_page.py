@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import re
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from genv_jupyter.leftovers import Leftover, LeftoverUse
+from genv_jupyter.model import QueueTicket, Request
 from tests.browser.axe import unseen_focus, violations
+from tests.browser.crowds import BEGAN, GIB, Crowd
 from tests.browser.pages import PATIENCE, SCREENSHOTS
 from tests.hub.gpu_page import holding, page_of_hub
 from tests.hub.hubs import Hub, until
@@ -294,6 +299,11 @@ def test_no_other_script_runs_in_it(browser: Browser, site: Site) -> None:
 # -- what it looks like, and when something is gone ----------------------------------------------
 
 
+_BEYOND = """() => [document.documentElement, document.querySelector('main')].some(
+  it => it.scrollWidth > it.clientWidth
+)"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_tab_fits_and_can_be_used_by_everybody(
     browser: Browser, site: Site, scheme: str
@@ -315,10 +325,80 @@ def test_every_tab_fits_and_can_be_used_by_everybody(
                 page.set_viewport_size(size)  # type: ignore[arg-type]
                 page.screenshot(path=SCREENSHOTS / f"hub-{name}-{kind}-{scheme}.png")
                 assert violations(page, "body") == [], (name, kind)
-                beyond = "() => [document.documentElement, document.querySelector('main')]"
-                beyond += ".some(it => it.scrollWidth > it.clientWidth)"
-                assert not page.evaluate(beyond), (name, kind)
+                assert not page.evaluate(_BEYOND), (name, kind)
             assert unseen_focus(page, "body") == [], name
+
+
+_TOLD_BY_HAND = """line => {
+  const real = window.fetch;
+  window.fetch = (url, init) => String(url).endsWith('/events')
+    ? Promise.resolve(new Response(new ReadableStream({
+        start: stream => {
+          stream.enqueue(new TextEncoder().encode(line + '\\n'));
+          init.signal.addEventListener('abort', () => stream.error(new Error('over')));
+        }
+      })))
+    : real(url, init);
+}"""
+
+
+def test_everything_at_once(browser: Browser, site: Site) -> None:
+    """Very many devices and environments, leftovers, a queue: told by hand, all else is real."""
+    crowd = Crowd(16, 300)
+    crowd.change(300)
+    whole = crowd.snapshot()
+    leftover = Leftover(
+        pid=4711,
+        start=1,
+        command="python <b>train</b>.py",
+        environment="gone",
+        name="old.ipynb",
+        user="user-9",
+        after="ended",
+        uses=(LeftoverUse(device=whole.devices[0].uuid, memory=2 * GIB),),
+        started=BEGAN,
+        left=BEGAN,
+        until=None,
+        state="running",
+    )
+    ticket = QueueTicket(
+        id="t1",
+        environment="1",
+        user="user-9",
+        name="experiment.ipynb",
+        request=Request(gpus=1),
+        state="waiting",
+        position=1,
+        since=BEGAN,
+        until=None,
+        held=(),
+        expected=None,
+        guess=None,
+        message="First in the queue.",
+    )
+    whole = msgspec.structs.replace(whole, leftovers=(leftover,), queue=(ticket,))
+    line = msgspec.json.encode(whole).decode()
+    with visiting(browser, site[0], "adm") as it:
+        page = it.page
+        page.add_init_script(f"({_TOLD_BY_HAND})({json.dumps(line)})")
+        page.reload()
+        expect(it.region("Environments")).to_contain_text("experiment-0001.ipynb")
+        expect(it.region("Queue")).to_contain_text("experiment.ipynb")
+        rows = it.region("Environments").get_by_role("listitem")
+        assert rows.count() < 100, "of a long list what is seen is in the document"
+        for kind, size in (("wide", WIDE), ("phone", PHONE)):
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            page.screenshot(path=SCREENSHOTS / f"hub-full-{kind}.png")
+            assert violations(page, "body") == []
+            assert not page.evaluate(_BEYOND)
+        page.get_by_label("Filter environments").fill("experiment-0299")
+        expect(rows).to_have_count(1)
+        page.get_by_role("button", name="End process 4711").click()
+        expect(it.dialog).to_contain_text("python <b>train</b>.py of user-9")
+        with page.expect_request("**/processes/4711-1") as asked:
+            it.dialog.get_by_role("button", name="End it").click()
+        assert asked.value.method == "DELETE"
+        expect(it.region("Leftovers").get_by_role("alert")).to_be_visible()
 
 
 def test_a_daemon_that_goes_and_comes_is_said(browser: Browser, site: Site) -> None:
