@@ -43,5 +43,8 @@ def actors(daemon: Daemon, users: dict[str, User]) -> Iterator[dict[str, Puppet]
 
 
 @pytest.fixture
-def stage(actors: dict[str, Puppet], users: dict[str, User]) -> Stage:
-    return Stage(actors, users["ann"])
+def stage(actors: dict[str, Puppet], users: dict[str, User]) -> Iterator[Stage]:
+    made = Stage(actors, users["ann"])
+    yield made
+    for world in made.worlds:  # of a test that has failed
+        made.clear(world)

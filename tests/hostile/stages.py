@@ -22,6 +22,7 @@ class Stage:
         self.actors = actors
         self.owner = owner
         self.pids: list[int] = []
+        self.worlds: list[World] = []
 
     def told(self, actor: str, method: str, path: str, body: Any = None, **query: str) -> Any:
         """Return the answer to what must go well."""
@@ -59,20 +60,23 @@ class Stage:
             self.told("other", "POST", f"environments/{mine}/ask", body)
             notices = self.told("owner", "GET", "notices")
             notice = next(it["id"] for it in notices if it["environment"] == kernel)
-        return World(
-            server=server,
-            server_pid=pid,
-            kernel=kernel,
-            pid=kernel_pid,
-            device=held["grants"][0]["device"],
-            owner=self.owner.name,
-            ticket=ticket,
-            notice=notice,
-            reservation="",
+        self.worlds.append(
+            world := World(
+                server=server,
+                server_pid=pid,
+                kernel=kernel,
+                pid=kernel_pid,
+                device=held["grants"][0]["device"],
+                owner=self.owner.name,
+                ticket=ticket,
+                notice=notice,
+            )
         )
+        return world
 
     def clear(self, world: World) -> None:
         """Take down what is left of it."""
+        self.worlds = [it for it in self.worlds if it != world]
         for pid in self.pids:
             self.actors["server"].end(pid)
         self.pids.clear()

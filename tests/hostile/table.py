@@ -36,7 +36,6 @@ class World(NamedTuple):
     owner: str
     ticket: str
     notice: str
-    reservation: str
 
 
 class Row(NamedTuple):

@@ -81,7 +81,13 @@ def test_a_marker_is_a_name_and_no_key(stage: Stage, users: dict[str, User]) -> 
 # -- files ----------------------------------------------------------------------------------------
 
 MODES = {"broker.sock": 0o666, "hub.sock": 0o666, "run": 0o755, "hub": 0o755}
-"""What others get through; everything else is the daemon's alone."""
+"""What others get through. Besides, there is a program that they may run, in ``bin``; everything
+else is the daemon's alone.
+"""
+
+
+def programs(daemon: Daemon) -> Path:
+    return daemon.socket.parent / "bin"
 
 
 def walked(daemon: Daemon) -> list[Path]:
@@ -99,6 +105,7 @@ def test_whatever_the_daemon_makes_is_its_own(stage: Stage, daemon: Daemon) -> N
         assert entry.st_uid == os.getuid(), path
         mode, kind = stat.S_IMODE(entry.st_mode), stat.S_IFMT(entry.st_mode)
         allowed = MODES.get(path.name, 0o700 if kind == stat.S_IFDIR else 0o600)
+        allowed = 0o755 if programs(daemon) in (path, *path.parents) else allowed
         assert mode & ~allowed == 0, (path, oct(mode))
         assert kind in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFSOCK), path
     stage.clear(world)
@@ -109,10 +116,11 @@ def test_nobody_gets_at_the_files(
     stage: Stage, actors: dict[str, Puppet], daemon: Daemon, who: str
 ) -> None:
     """Administrators of GPUs neither: they are not root."""
-    through = {daemon.socket.parent, daemon.hub_socket.parent}
+    run = daemon.socket.parent
     for path in walked(daemon):
-        done = actors[who].open(str(path))
-        assert done == ("read and list" if path in through else "nothing"), path
+        public = path in (run, run / "hub") or programs(daemon) in (path, *path.parents)
+        may = ("read and list" if path.is_dir() else "read") if public else "nothing"
+        assert actors[who].open(str(path)) == may, path
     assert daemon.socket.exists() and daemon.state.exists()
 
 
