@@ -36,6 +36,7 @@ class Contention:
         self._here: dict[Presence, float] | None = None
         self._ours = processes.in_initial_namespace()
         self._grants: dict[int, tuple[Outsider, ...]] = {}
+        self._before: dict[int, frozenset[Presence]] = {}
 
     def of(self, grant: GrantRow) -> tuple[Outsider, ...]:
         """Return the outsiders who came onto the device of a grant after it was given."""
@@ -47,10 +48,17 @@ class Contention:
         self._ours = self._ours or any(device.own for device in usage.values())
         self._here = self._seen(usage, clock)
         before, self._grants = self._grants, {}
+        known, self._before = self._before, {}
         for uuid, device in usage.items():
             outsiders = [it for it in device.outside if _matters(it)] if self._ours else []
             for grant in self.core.books.on_device.get(uuid, {}).values():
-                late = tuple(it for it in outsiders if self._here[_presence(it)] > grant.since)
+                # Once, by the clock, which may be set back afterwards.
+                there = known.get(grant.id)
+                if there is None:
+                    there = frozenset(it for it, at in self._here.items() if at <= grant.since)
+                there &= self._here.keys()  # who has left and comes back comes after it
+                self._before[grant.id] = there
+                late = tuple(it for it in outsiders if _presence(it) not in there)
                 if late and grant.state == "granted":
                     self._grants[grant.id] = late
         self._tell(before)

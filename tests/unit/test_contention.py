@@ -10,6 +10,7 @@ import pytest
 from genv_jupyter.broker import contention
 from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.isolation import processes
+from genv_jupyter.model import Request
 from genv_jupyter.notices import Notice
 from tests.unit.brokers import GIB, HALF, WHOLE, Bench, Kernel, bench
 
@@ -63,6 +64,26 @@ def test_outsider_who_comes_after_the_grant_makes_it_contended(
     assert "1 GiB" in notice.message
     shows(desk)
     assert (state(kernel), notices(desk)) == ("granted", [])
+
+
+def test_clock_that_is_set_back_hides_nobody_and_accuses_nobody(desk: Bench) -> None:
+    early = stranger(desk)
+    shows(desk, early)
+    desk.pass_time(5)
+    kernel = desk.kernel()
+    kernel.attach(Request(devices=("0",), memory="4GiB"))
+    shows(desk, early)
+    desk.clock.now -= 3600
+    shows(desk, early)
+    assert state(kernel) == "granted"
+    late = stranger(desk)
+    shows(desk, early, late)
+    assert state(kernel) == "contended"
+    (notice,) = notices(desk)
+    assert f"Process {late.pid} " in notice.message and "more" not in notice.message
+    shows(desk, late)
+    shows(desk, early, late)
+    assert "did 1 more" in notices(desk)[0].message, "it had left, and has come back"
 
 
 def test_outsider_who_was_there_before_is_no_news(desk: Bench) -> None:

@@ -66,6 +66,8 @@ def test_it_is_told_when_it_has_lasted_and_the_grace_begins_then() -> None:
         ladder.at(now, breach(1))
         assert ladder.told is told
     assert next_at(ladder.rungs[KEY], ACT) == 65
+    ladder.at(65, breach(1))
+    assert next_at(ladder.rungs[KEY], ACT) is None, "it has begun: there is no countdown any more"
 
 
 @pytest.mark.parametrize(("mode", "told"), [("off", False), ("warn", True)])
