@@ -30,9 +30,9 @@ def uids(pid: int) -> tuple[int, ...] | None:
     return None
 
 
-def runs_cuda(pid: int) -> bool:
+def runs_cuda(pid: int, read: processes.Read = patient.read) -> bool:
     """Say whether the driver's library or a device of it is mapped in a process."""
-    maps = patient.read(f"/proc/{pid}/maps", _MOST_MAPS) or b""
+    maps = read(f"/proc/{pid}/maps", _MOST_MAPS) or b""
     return any(name in maps for name in _CUDA)
 
 

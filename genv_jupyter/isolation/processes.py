@@ -18,6 +18,7 @@ from typing import NamedTuple
 from genv_jupyter.isolation import patient
 
 MARKER = "GENV_JUPYTER_ENVIRONMENT"
+Read = Callable[[str, int], bytes | None]
 _GENERATIONS = 64
 _MOST_VARIABLES = 4 * 2**20
 _CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -134,7 +135,8 @@ def _environ(pid: int) -> str:
     return f"/proc/{pid}/environ"
 
 
-def _read(path: str, most: int) -> bytes | None:
+def read(path: str, most: int) -> bytes | None:
+    """Return the beginning of a file of ``/proc``, however long that takes."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (Path.open costs twice)
             return file.read(most)
@@ -148,9 +150,7 @@ def variable(pid: int, name: str) -> str | None:
     return None if found is None else found[name]
 
 
-def variables(
-    pid: int, names: Iterable[str], read: Callable[[str, int], bytes | None] = _read
-) -> dict[str, str | None] | None:
+def variables(pid: int, names: Iterable[str], read: Read = read) -> dict[str, str | None] | None:
     """Return some variables that a process was started with; ``None`` where it cannot be read.
 
     A process can have any amount of its memory shown as its variables: what is too long is not

@@ -36,7 +36,7 @@ from genv_jupyter.isolation.mps_runner import (
 from genv_jupyter.rootd import wire
 
 MOST_DAEMONS = 256
-MOST_AT_ONCE = 64
+MOST_AT_ONCE = 256
 MOST_FOR_ONE = 4
 """Verbs under way, at all and for one user."""
 
@@ -195,7 +195,7 @@ class Helper:
         except Refused:
             return wire.Seen(uid=uid)
         variables = processes.variables(ask.pid, (processes.MARKER, PIPE))
-        cuda = evidence.runs_cuda(ask.pid)
+        cuda = evidence.runs_cuda(ask.pid, processes.read)
         if processes.start_of(ask.pid) != ask.start:
             return None
         if variables is None:
@@ -326,7 +326,7 @@ def _spared(pid: int, uid: int) -> str | None:
         return "is a part of the driver"
     if evidence.has_open(pid, SCREENS):
         return "draws on a screen"
-    if not evidence.runs_cuda(pid):
+    if not evidence.runs_cuda(pid, processes.read):
         return "has no CUDA"
     return None
 

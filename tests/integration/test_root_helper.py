@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -622,3 +623,48 @@ def test_what_is_killed_with_it_is_the_helper_alone(room: Path, program: str, an
     finally:
         second.close()
         end_daemons(room)
+
+
+def test_processes_that_hang_hold_up_only_their_user(
+    room: Path,
+    lines: tuple[socket.socket, socket.socket],
+    ann: User,
+    users: dict[str, User],
+    holders: Holders,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their variables are in memory that never comes, as on a file system of their own making."""
+    stuck, free = holders.of(ann), holders.of(users["bob"])
+    go, read = threading.Event(), root_helper.processes.read
+
+    def slow(path: str, most: int) -> bytes | None:
+        if f"/{stuck.pid}/" in path:
+            assert go.wait(60)
+        return read(path, most)
+
+    monkeypatch.setattr(root_helper.processes, "read", slow)
+    monkeypatch.setattr(root_helper.processes.variables, "__defaults__", (slow,))
+    rules = root_helper.Rules(room, "/bin/false", 1000, BROKER)
+    serving = threading.Thread(target=root_helper.Helper(lines[1], rules).serve)
+    serving.start()
+
+    def look(number: int, process: subprocess.Popen[bytes]) -> None:
+        lines[0].send(msgspec.json.encode(wire.Look(id=number, **who(process))))
+
+    def told() -> wire.Answer:
+        return msgspec.json.decode(lines[0].recv(wire.MOST_ANSWERED), type=wire.Answer)
+
+    try:
+        for number in range(root_helper.MOST_FOR_ONE + 1):
+            look(number, stuck)
+        refused = told()
+        assert (refused.id, refused.kind) == (root_helper.MOST_FOR_ONE, "refused")
+        look(99, free)
+        answer = told()
+        assert (answer.id, answer.value["cuda"]) == (99, True)
+    finally:
+        go.set()
+        for _ in range(root_helper.MOST_FOR_ONE):
+            told()
+        lines[0].shutdown(socket.SHUT_WR)
+        serving.join(60)
