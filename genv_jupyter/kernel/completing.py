@@ -1,4 +1,4 @@
-"""Tab and ``?`` behind ``%gpu``: its verbs and options, and none of Python's names."""
+"""Tab and ``?`` behind ``%gpu``: its verbs, options and devices, and none of Python's names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from IPython.core.completer import (
     context_matcher,
 )
 
+from genv_jupyter.api.client import Client
+from genv_jupyter.errors import GpuError
 from genv_jupyter.kernel import parsing
 from genv_jupyter_stub import asked
 
 IDENTIFIER = "genv_jupyter"
+PATIENCE = 1.0
+"""Seconds that a Tab waits for the broker."""
 _LINE = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(%%?)gpu\s+(.*)", re.DOTALL)
 
 
@@ -46,7 +50,18 @@ def candidates(line: str) -> tuple[str, ...]:
     options = {"turn": ("--timeout",)} if cell else parsing.OPTIONS
     if not words:
         return ("turn",) if cell else parsing.VERBS
+    if words[-1] in ("--device", "-d") and "--device" in options.get(words[0], ()):
+        return devices()
     return tuple(word for word in options.get(words[0], ()) if word not in words)
+
+
+def devices() -> tuple[str, ...]:
+    """Return the devices as they are called here; none where the broker is not there to ask."""
+    try:
+        found = Client(start=False, timeout=PATIENCE).devices()
+    except GpuError:
+        return ()  # a Tab starts no broker, and is no place for its troubles
+    return tuple(one.uuid if one.index is None else str(one.index) for one in found)
 
 
 def install(shell: Any) -> None:

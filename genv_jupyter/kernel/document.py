@@ -21,11 +21,13 @@ Tone = Literal["plain", "dim", "warn", "code"]
 Fill = Literal["mine", "held", "draining", "outside"]
 
 _SIGN: dict[Fill, str] = {"mine": "#", "held": "=", "draining": "~", "outside": ":"}
+_GREY = "var(--jp-ui-font-color2, #888888)"
+# As in the sidebar: what is here in the theme's colour, others in grey, outsiders in a warning's.
 _COLOR: dict[Fill, str] = {
     "mine": "var(--jp-brand-color1, #1976d2)",
-    "held": "var(--jp-success-color1, #388e3c)",
-    "draining": "var(--jp-warn-color1, #f57c00)",
-    "outside": "var(--jp-ui-font-color3, #888888)",
+    "held": _GREY,
+    "draining": f"repeating-linear-gradient(-45deg, {_GREY} 0 3px, transparent 3px 6px)",
+    "outside": "var(--jp-warn-color2, #ffb74d)",
 }
 _MEANING: dict[Fill, str] = {
     "mine": "here",

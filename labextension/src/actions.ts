@@ -9,6 +9,7 @@ import type {
   IQueueTicket,
   IRequest
 } from './api/types';
+import type { Answer } from './notices';
 import type { IPreview } from './preview';
 import { leftoverKey, type Busy, type IRefusal } from './state';
 import type { Notebooks } from './notebooks';
@@ -128,10 +129,7 @@ export class GpuActions {
   }
 
   /** Do what a button of a notice says. */
-  async answer(
-    notice: INotice,
-    action: INotice['actions'][number] | 'release_later'
-  ): Promise<void> {
+  async answer(notice: INotice, action: Answer): Promise<void> {
     const { environment: id } = notice;
     if (action === 'dismiss' || !id) {
       return this.dismissNotice(notice.id);

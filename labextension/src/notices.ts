@@ -1,7 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { INotice } from './api/types';
+import { formatClock } from './units';
 
-type Action = INotice['actions'][number];
+/** What can be done about a notice; who asks can be told *later*, too. */
+export type Answer = INotice['actions'][number] | 'release_later';
 
 /** The part of JupyterLab's notifications that is used here. */
 export interface IShelf {
@@ -28,17 +30,16 @@ export interface IButton {
 }
 
 /** What a button does, besides closing the notification. */
-export type Act = (notice: INotice, action: Action | Asked) => void;
-
-/** Answers to somebody who asks for a GPU. */
-export type Asked = 'release_later';
+export type Act = (notice: INotice, answer: Answer) => void;
 
 /** Milliseconds for which a mere piece of news is shown. */
 const NEWS = 10_000;
+/** So many characters JupyterLab shows of a notification. */
+const LONGEST = 140;
 
 interface IShown {
   id: string;
-  said: string;
+  look: string;
 }
 
 /** Shows the notices of the broker as notifications of JupyterLab's own, and takes them back. */
@@ -63,10 +64,10 @@ export class Notices {
     }
     for (const notice of notices) {
       const name = notice.environment && nameOf(notice.environment);
-      const text = name ? `${name}: ${textOf(notice)}` : textOf(notice);
-      const said = `${notice.level} ${text} ${notice.actions.join()}`;
+      const text = toastText(notice, name, Date.now(), this.trans);
+      const look = `${notice.level} ${text} ${notice.actions.join()}`;
       const old = this._shown.get(notice.id);
-      if (old?.said === said) {
+      if (old?.look === look) {
         continue;
       }
       const { level } = notice;
@@ -77,10 +78,10 @@ export class Notices {
       if (old) {
         const { id } = old;
         this.shelf.update({ id, message: text, type: level, ...options });
-        this._shown.set(notice.id, { id, said });
+        this._shown.set(notice.id, { id, look });
       } else {
         const id = this.shelf.emit(text, level, options);
-        this._shown.set(notice.id, { id, said });
+        this._shown.set(notice.id, { id, look });
       }
     }
   }
@@ -97,40 +98,65 @@ export class Notices {
   }
 
   private buttons(notice: INotice): IButton[] {
-    const { trans } = this;
-    const labels: Record<Action, string | null> = {
-      keep: trans.__('Keep'),
-      extend: trans.__('Extend by 1 h'),
-      release: trans.__('Release now'),
-      restart: trans.__('Restart'),
-      dismiss: null // the notification's own button does that
-    };
-    const buttons: IButton[] = [];
-    const add = (label: string, action: Action | Asked, warn: boolean) =>
-      buttons.push({
-        label,
-        displayType: warn ? 'warn' : 'default',
-        callback: () => this.act(notice, action)
-      });
-    for (const action of notice.actions) {
-      const label = labels[action];
-      if (label) {
-        add(label, action, action === 'release' || action === 'restart');
-        if (notice.kind === 'ask' && action === 'release') {
-          add(trans.__('In 30 min'), 'release_later', false);
-        }
-      }
-    }
-    return buttons;
+    const labels = answerLabels(this.trans);
+    // To dismiss it is the notification's own button.
+    const answers = answersTo(notice).filter(answer => answer !== 'dismiss');
+    return answers.map(answer => ({
+      label: labels[answer],
+      displayType:
+        answer === 'release' || answer === 'restart' ? 'warn' : 'default',
+      callback: () => this.act(notice, answer)
+    }));
   }
 
   private readonly _shown = new Map<string, IShown>();
 }
 
-/** What is said, without the marks that the server's sentences have for typing. */
-function textOf(notice: INotice): string {
-  return [notice.message, notice.hint]
-    .filter(one => one)
-    .join(' ')
-    .replace(/`/g, '');
+/** What can be done about a notice, in the order of the buttons. */
+export function answersTo({ kind, actions }: INotice): Answer[] {
+  return actions.flatMap((action): Answer[] =>
+    kind === 'ask' && action === 'release'
+      ? [action, 'release_later']
+      : [action]
+  );
+}
+
+/** What the buttons are called. */
+export function answerLabels(trans: TranslationBundle): Record<Answer, string> {
+  return {
+    keep: trans.__('Keep'),
+    extend: trans.__('Extend by 1 h'),
+    release: trans.__('Release now'),
+    release_later: trans.__('In 30 min'),
+    restart: trans.__('Restart'),
+    dismiss: trans.__('Dismiss')
+  };
+}
+
+/** Until when there is time to do something, where the message does not say it. */
+export function dueOf({ until, message }: INotice, now: number): string | null {
+  return until && !/\d\d:\d\d/.test(message) ? formatClock(until, now) : null;
+}
+
+/** Which notebook, until when, and what: first what must not be cut off. */
+export function toastText(
+  notice: INotice,
+  name: string | null,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const message = plain(notice.message);
+  const due = dueOf(notice, now);
+  const head = [
+    name && !message.includes(name) ? name : '',
+    due ? trans.__('until %1', due) : ''
+  ].filter(part => part);
+  const text = head.length ? `${head.join(', ')}: ${message}` : message;
+  const whole = `${text} ${plain(notice.hint)}`.trim();
+  return whole.length <= LONGEST ? whole : text;
+}
+
+/** A sentence of the server's without the marks that it has for typing. */
+function plain(sentence: string): string {
+  return sentence.replace(/`/g, '');
 }

@@ -1,6 +1,6 @@
 import { beforeEach, expect, it } from 'vitest';
 import type { INotice } from '../src/api/types';
-import { Notices, type IButton, type IShelf } from '../src/notices';
+import { Notices, toastText, type IButton, type IShelf } from '../src/notices';
 import { trans } from './samples';
 
 interface IShownToast {
@@ -117,4 +117,28 @@ it('what was taken back is not dismissed once more', () => {
   notices.look([notice()]);
   notices.look([]);
   expect(notices.removed('toast-1')).toBeNull();
+});
+
+it('a notice that names its notebook is not headed by that name', () => {
+  notices.look(
+    [notice({ message: 'The turn of llm.ipynb has come.' })],
+    () => 'llm.ipynb'
+  );
+  expect(shown()[0].message).toBe('The turn of llm.ipynb has come. Say keep.');
+});
+
+it('until when there is time comes first, and what does not fit is left out', () => {
+  const now = Date.parse('2026-01-01T12:00:00Z');
+  const long = 'Nothing has run here for 30 min, and GPU 0 is held. '.repeat(3);
+  const due = notice({
+    message: long.trim(),
+    until: new Date(2026, 0, 1, 18, 5).toISOString()
+  });
+  const text = toastText(due, 'llm.ipynb', now, trans);
+  expect(text).toMatch(/^llm\.ipynb, until (Jan 1 )?18:05: Nothing/);
+  expect(text).not.toContain('Say keep');
+  const said = notice({ message: 'It is kept until 18:05.', until: due.until });
+  expect(toastText(said, null, now, trans)).toBe(
+    'It is kept until 18:05. Say keep.'
+  );
 });

@@ -46,3 +46,7 @@ it('every variable of ours has a value somewhere', () => {
     expect(text, name).toContain(`${name}:`);
   }
 });
+
+it('nothing moves, so nobody has to ask for less motion', () => {
+  expect(saying(/\b(animation|transition|scroll-behavior)\b/)).toEqual([]);
+});

@@ -52,6 +52,7 @@ class Crowd:
         self._used = [0.0] * environments
         self._busy = [0] * devices
         self._revision = 0
+        self.viewer: str | None = None
 
     def snapshot(self) -> Event:
         """Return everything."""
@@ -195,6 +196,7 @@ class Crowd:
             devices=len(self._uuids),
             environments=len(self._used),
             revision=self._revision,
+            user=self.viewer,
         )
 
 

@@ -21,6 +21,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from genv_jupyter.api import rendezvous
 from tests.conftest import end_broker
+from tests.integration.daemons import User, unprivileged
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-of-this-test"
@@ -41,13 +42,22 @@ class Jupyter:
         Variables besides the tests' own: simulated devices, or a driver.
     arguments
         More of its command line.
+    user
+        Whose it is, where it is not the tests' own: one of a host whose daemon is used.
     """
 
-    def __init__(self, directory: Path, environ: Mapping[str, str], *arguments: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environ: Mapping[str, str],
+        *arguments: str,
+        user: User | None = None,
+    ) -> None:
         self.notebooks = directory / "notebooks"
         self.home = directory / "gpu"
         self.log = directory / "jupyter.log"
         self.arguments = arguments
+        self.user = user
         for made in (self.notebooks, self.home):
             made.mkdir(mode=0o700)
         # The front end of this tree, also where another one is installed.
@@ -68,6 +78,9 @@ class Jupyter:
             "IPYTHONDIR": str(directory / "ipython"),
             **environ,
         }
+        if user is not None:
+            self.environ |= {"HOME": str(directory), "USER": user.name}
+            del self.environ["GENV_JUPYTER_HOME"]
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -79,16 +92,21 @@ class Jupyter:
         try:
             self.stop()
         finally:
-            home, simulate = (
-                self.environ.get(f"GENV_JUPYTER_{name}", "") for name in ("HOME", "SIMULATE")
-            )
-            end_broker(rendezvous.address(home, simulate))
+            if self.user is None:
+                home, simulate = (
+                    self.environ.get(f"GENV_JUPYTER_{name}", "") for name in ("HOME", "SIMULATE")
+                )
+                end_broker(rendezvous.address(home, simulate))
 
     def start(self) -> None:
         """Start it, and return when it answers."""
+        if self.user is not None:
+            for path in (self.home.parent, *self.home.parent.rglob("*")):
+                os.chown(path, self.user.uid, self.user.gid, follow_symlinks=False)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *(() if self.user is None else unprivileged(self.user)),
                     *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
                     *(f"--port={self.port}", "--ServerApp.port_retries=0"),
                     f"--IdentityProvider.token={TOKEN}",

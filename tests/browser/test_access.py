@@ -18,7 +18,7 @@ from genv_jupyter.notices import Notice
 from tests.browser.axe import unseen_focus, violations
 from tests.browser.crowds import BEGAN, GIB, Crowd, Stream
 from tests.browser.jupyter import Jupyter
-from tests.browser.pages import PATIENCE, Notebook, Notebook7
+from tests.browser.pages import PATIENCE, SCREENSHOTS, Notebook, Notebook7
 
 EVENTS = "**/genv-jupyter/v1/events*"
 HEALTH = "**/genv-jupyter/v1/health*"
@@ -141,6 +141,8 @@ def changed(device: Device, **changes: Any) -> Device:
 def test_everything_at_once(jupyter: Jupyter, page: Page) -> None:
     """All that can be told: MIG, devices in trouble, outsiders, a queue, leftovers, notices."""
     crowd = Crowd(6, 14)
+    crowd.viewer = jupyter.gpu("GET", "health")["user"]
+    assert crowd.viewer
     stream = Stream(page, crowd)
     notebook = start(page, jupyter)
     expect(notebook.device(0)).to_be_visible()
@@ -199,9 +201,21 @@ def test_everything_at_once(jupyter: Jupyter, page: Page) -> None:
             ),
             notices=(
                 Notice(
+                    id="n2",
+                    environment="1",
+                    user="user-2",
+                    kind="cap",
+                    level="error",
+                    message="12 GiB are used of 10 GiB.",
+                    hint="",
+                    since=BEGAN,
+                    until=None,
+                    actions=("dismiss",),
+                ),
+                Notice(
                     id="n1",
                     environment=kernel["id"],
-                    user="user-9",
+                    user=kernel["user"],
                     kind="idle",
                     level="warning",
                     message="Idle for 55 minutes: the kernel is restarted at 12:00.",
@@ -215,13 +229,62 @@ def test_everything_at_once(jupyter: Jupyter, page: Page) -> None:
     )
     for text in ("2 MIG instances", "Number 2 in the queue", "End", "Keep", "GPU 1 is lost"):
         expect(notebook.panel.get_by_text(text).first).to_be_attached()
+    # An administrator sees what others are told, and is not told it in a corner.
+    others = notebook.panel.get_by_role("region", name="Told to others")
+    expect(others.get_by_role("listitem")).to_contain_text("12 GiB are used of 10 GiB.")
+    expect(page.locator(".Toastify__toast").filter(has_text="Idle for 55")).to_be_visible()
+    expect(page.locator(".Toastify__toast").filter(has_text="12 GiB are used")).to_have_count(0)
     check(notebook, "everything")
     notebook.panel.evaluate("node => node.scrollTo(0, node.scrollHeight)")
     notebook.shoot("access-everything-below", themes=THEMES)
+    notebook.panel.evaluate("node => node.scrollTo(0, 0)")
+    seen_by_others(notebook)
+    narrowest = "() => document.body.style.setProperty('--jp-sidebar-min-width', '150px')"
+    page.evaluate(narrowest)  # JupyterLab's own is 250 px
+    for _ in range(2):
+        notebook.command("application:toggle-right-area")
     notebook.resize(200)
     notebook.shoot("access-everything-narrow", themes=("light",))
+    box = notebook.panel.bounding_box()
+    assert box is not None
+    assert 190 <= box["width"] <= 210
+    assert_whole(notebook)
+
+
+def assert_whole(notebook: Notebook) -> None:
     inside, outside = notebook.panel.evaluate("node => [node.scrollWidth, node.clientWidth]")
     assert inside <= outside, "nothing is cut off"
+
+
+def seen_by_others(notebook: Notebook) -> None:
+    """From right to left; and where the system forces its colours, light and dark."""
+    panel, page = notebook.panel, notebook.page
+    panel.evaluate("node => void (node.dir = 'rtl')")
+    notebook.shoot("access-rtl", themes=("light",))
+    assert_whole(notebook)
+    dot, name, amount = (
+        panel.locator(f".jp-Genv-row .jp-Genv-{part}").first.evaluate(
+            "node => node.getBoundingClientRect().left"
+        )
+        for part in ("dot", "holderName", "amount")
+    )
+    assert dot > name > amount, "the order of a row is the other way round"
+    panel.evaluate("node => node.removeAttribute('dir')")
+    for scheme in ("light", "dark"):
+        page.emulate_media(forced_colors="active", color_scheme=scheme)
+        page.screenshot(path=SCREENSHOTS / f"access-forced-{scheme}.png")
+        kinds = ("mine", "other", "external", "unattributed")
+        looks = {
+            panel.locator(f".jp-Genv-bar .jp-mod-{kind}").first.evaluate(
+                "node => [getComputedStyle(node).backgroundColor,"
+                " getComputedStyle(node).backgroundImage].join()"
+            )
+            for kind in kinds[1:]
+        }
+        canvas = panel.evaluate("node => getComputedStyle(node).backgroundColor")
+        assert len(looks) == len(kinds[1:]), "who is who shows in the bars"
+        assert not [look for look in looks if look == f"{canvas},none"]
+    page.emulate_media(forced_colors="none", color_scheme="light")
 
 
 def test_magnified_four_times(jupyter: Jupyter, page: Page) -> None:
@@ -239,8 +302,7 @@ def test_magnified_four_times(jupyter: Jupyter, page: Page) -> None:
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 320
-    inside, outside = notebook.panel.evaluate("node => [node.scrollWidth, node.clientWidth]")
-    assert inside <= outside, "nothing is cut off"
+    assert_whole(notebook)
     attach = notebook.panel.get_by_role("button", name="Attach", exact=True)
     attach.scroll_into_view_if_needed()
     expect(attach).to_be_in_viewport()

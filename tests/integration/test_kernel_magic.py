@@ -115,6 +115,7 @@ def test_tab_knows_the_verbs_before_their_first_use_and_adds_no_names_of_python(
         assert {"attach", "release", "doctor"} <= set(tab("%gpu ")) and "and" not in tab("%gpu ")
         assert "--memory" in tab("%gpu attach --") and "print" not in tab("%gpu attach --")
         assert "--memory" not in tab("%gpu attach --memory 4G --")
+        assert tab("%gpu attach --device ") == tab("%gpu detach -d ") == ["0", "1"]
         assert tab("%%gpu ") == ["turn"] and tab("%%gpu turn -") == ["--timeout"]
         assert "print" in tab("pri"), "all else is completed as ever"
         assert kernel.run("%gpu").ok

@@ -53,7 +53,8 @@ export function Blocked(props: IBlockedProps): JSX.Element {
       <p>
         <Prose text={message} />
       </p>
-      {hint && (
+      {/* Where others have it, the buttons below say what the hint does in words to type. */}
+      {hint && !taken && (
         <p className="jp-Genv-hint">
           <Prose text={hint} />
         </p>

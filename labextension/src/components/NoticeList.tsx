@@ -1,28 +1,23 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 import type { INotice } from '../api/types';
+import { answerLabels, answersTo, dueOf, type Answer } from '../notices';
 import { Prose } from './Prose';
-
-type NoticeAction = INotice['actions'][number];
-/** What can be done about a notice; who asks can be told *later*, too. */
-export type Answer = NoticeAction | 'release_later';
 
 export interface INoticeListProps {
   notices: readonly INotice[];
   answer(notice: INotice, action: Answer): void;
+  now: number;
   trans: TranslationBundle;
 }
 
 /** What the broker tells of a notebook, each with what can be done about it. */
 export function NoticeList(props: INoticeListProps): JSX.Element {
-  const { notices, answer, trans } = props;
-  const labels: Record<Answer, string> = {
-    keep: trans.__('Keep'),
-    extend: trans.__('Extend by 1 h'),
-    release: trans.__('Release now'),
-    release_later: trans.__('In 30 min'),
-    restart: trans.__('Restart'),
-    dismiss: trans.__('Dismiss')
+  const { notices, answer, now, trans } = props;
+  const labels = answerLabels(trans);
+  const due = (notice: INotice) => {
+    const until = dueOf(notice, now);
+    return until && <b>{trans.__('until %1', until)}: </b>;
   };
   return (
     <div role="status">
@@ -33,6 +28,7 @@ export function NoticeList(props: INoticeListProps): JSX.Element {
           data-level={notice.level}
         >
           <span>
+            {due(notice)}
             <Prose text={notice.message} />
             {notice.hint && (
               <span className="jp-Genv-hint">
@@ -58,14 +54,5 @@ export function NoticeList(props: INoticeListProps): JSX.Element {
         </div>
       ))}
     </div>
-  );
-}
-
-/** What can be done about a notice, in the order of the buttons. */
-export function answersTo({ kind, actions }: INotice): Answer[] {
-  return actions.flatMap((action): Answer[] =>
-    kind === 'ask' && action === 'release'
-      ? [action, 'release_later']
-      : [action]
   );
 }

@@ -3,7 +3,7 @@ import React from 'react';
 import type { IQueueTicket } from '../api/types';
 import type { IFolds } from '../folds';
 import type { IState } from '../state';
-import { formatAge, formatClock } from '../units';
+import { formatClock } from '../units';
 import { Heading } from './Heading';
 import { VirtualList } from './VirtualList';
 
@@ -67,7 +67,7 @@ function Ticket(props: {
   const name = ticket.name ?? trans.__('a kernel');
   const parts = [
     ticket.user,
-    trans.__('waits %1', formatAge(ticket.since, now, trans)),
+    trans.__('since %1', formatClock(ticket.since, now)),
     expectation(ticket, now, trans)
   ].filter(part => part);
   return (

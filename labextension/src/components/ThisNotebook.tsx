@@ -9,6 +9,7 @@ import type {
   IUsage
 } from '../api/types';
 import { runElsewhere, type ITarget } from '../kernel';
+import type { Answer } from '../notices';
 import type { IPreview } from '../preview';
 import type { Busy, IRefusal } from '../state';
 import { amount, deviceLabel, missing, replacing } from '../view';
@@ -18,7 +19,7 @@ import { Blocked, type IBlockedActions } from './Blocked';
 import { GrantState, Swatch } from './GrantState';
 import { Heading } from './Heading';
 import { Limits } from './Limits';
-import { NoticeList, type Answer } from './NoticeList';
+import { NoticeList } from './NoticeList';
 import { Prose } from './Prose';
 import { UsageBar } from './UsageBar';
 
@@ -182,6 +183,7 @@ function Managed(
       <NoticeList
         notices={props.notices}
         answer={actions.answer}
+        now={props.now}
         trans={trans}
       />
       <div role="alert">

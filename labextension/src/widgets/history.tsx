@@ -1,21 +1,18 @@
-import { ReactWidget } from '@jupyterlab/ui-components';
-import type { Message } from '@lumino/messaging';
 import React from 'react';
 import { saveCsv, savePng } from '../history/export';
 import { HistoryView } from '../history/HistoryView';
 import type { HistoryModel } from '../history/model';
 import type { IGpu } from '../tokens';
+import { SeenWidget } from './seen';
 
 /** The charts of one subject. They are fetched only while they can be seen. */
-export class HistoryWidget extends ReactWidget {
+export class HistoryWidget extends SeenWidget {
   constructor(
-    private readonly gpu: IGpu,
+    gpu: IGpu,
     private readonly model: HistoryModel
   ) {
-    super();
-    this.addClass('jp-Genv');
+    super(gpu);
     model.changed.connect(this.onModel, this);
-    gpu.page.resumed.connect(this.watch, this);
     gpu.settings.changed.connect(this.restyle, this);
   }
 
@@ -53,19 +50,15 @@ export class HistoryWidget extends ReactWidget {
     super.dispose();
   }
 
-  protected override onAfterAttach(msg: Message): void {
-    super.onAfterAttach(msg);
-    this.watch();
+  protected override come(): void {
+    if (this.isSeen) {
+      this.model.stop();
+      this.model.start();
+    }
   }
 
-  protected override onAfterShow(msg: Message): void {
-    super.onAfterShow(msg);
-    this.watch();
-  }
-
-  protected override onBeforeHide(msg: Message): void {
+  protected override leave(): void {
     this.model.stop();
-    super.onBeforeHide(msg);
   }
 
   private onModel(): void {
@@ -75,13 +68,6 @@ export class HistoryWidget extends ReactWidget {
       holder.title.label = this.gpu.trans.__('%1 history', title);
     }
     this.update();
-  }
-
-  private watch(): void {
-    if (this.isVisible && !this.gpu.page.hidden) {
-      this.model.stop();
-      this.model.start();
-    }
   }
 
   private _look = 0;

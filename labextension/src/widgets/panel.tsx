@@ -1,5 +1,4 @@
-import { ReactWidget } from '@jupyterlab/ui-components';
-import { MessageLoop, type Message } from '@lumino/messaging';
+import { MessageLoop } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import React from 'react';
 import { Panel } from '../components/Panel';
@@ -9,6 +8,7 @@ import { followLink } from '../history/link';
 import { gpuIcon } from '../icons';
 import { isMine } from '../state';
 import type { IGpu } from '../tokens';
+import { SeenWidget } from './seen';
 
 const TICK = 30_000;
 const ALL_BUT_NOTEBOOK: ReadonlySet<string> = new Set([
@@ -21,15 +21,14 @@ const ALL_BUT_NOTEBOOK: ReadonlySet<string> = new Set([
 ]);
 
 /** The panel, in the sidebar or in a popover. It works only while it can be seen. */
-export class GpuPanel extends ReactWidget {
+export class GpuPanel extends SeenWidget {
   constructor(
-    private readonly gpu: IGpu,
+    gpu: IGpu,
     /** Whether only the notebook in front is spoken of. */
     private readonly brief = false
   ) {
-    super();
+    super(gpu);
     this.id = 'genv-jupyter-panel';
-    this.addClass('jp-Genv');
     this.node.tabIndex = -1;
     this.node.addEventListener('click', event =>
       followLink(event, gpu.commands)
@@ -41,7 +40,6 @@ export class GpuPanel extends ReactWidget {
     gpu.folds.changed.connect(this.refresh, this);
     gpu.sessions.changed.connect(this.refresh, this);
     gpu.settings.changed.connect(this.refresh, this);
-    gpu.page.resumed.connect(this.come, this);
   }
 
   override render(): JSX.Element {
@@ -67,19 +65,16 @@ export class GpuPanel extends ReactWidget {
     super.dispose();
   }
 
-  protected override onAfterAttach(msg: Message): void {
-    super.onAfterAttach(msg);
-    this.watch();
-  }
-
-  protected override onAfterShow(msg: Message): void {
-    super.onAfterShow(msg);
-    this.watch();
-  }
-
-  protected override onBeforeHide(msg: Message): void {
+  protected override come(): void {
     clearInterval(this._timer);
-    super.onBeforeHide(msg);
+    if (this.isVisible) {
+      this._timer = setInterval(() => this.refresh(), TICK);
+    }
+    this.draw(true);
+  }
+
+  protected override leave(): void {
+    clearInterval(this._timer);
   }
 
   protected override onActivateRequest(): void {
@@ -93,23 +88,12 @@ export class GpuPanel extends ReactWidget {
     });
   }
 
-  private watch(): void {
-    clearInterval(this._timer);
-    this._timer = setInterval(() => this.refresh(), TICK);
-    this.come();
-  }
-
   private refresh(): void {
     this.draw(false);
   }
 
-  /** Somebody looks who did not until now. */
-  private come(): void {
-    this.draw(true);
-  }
-
   private draw(come: boolean): void {
-    if (this.isVisible && !this.gpu.page.hidden) {
+    if (this.isSeen) {
       this.update();
       if (!this.unwanted.has('quota')) {
         this.gpu.quota.look(come);
