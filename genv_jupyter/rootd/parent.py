@@ -136,7 +136,7 @@ class Parent:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             status = become()
         except BaseException as error:  # nothing of the parent's may go on here
-            say(f"cannot start: {type(error).__name__}: {error}")
+            say(f"what runs as uid {os.getuid()} cannot be started: {error}")
         finally:
             os._exit(status)
 

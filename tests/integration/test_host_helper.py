@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -432,3 +433,26 @@ def test_files_are_whose_they_must_be(daemon: HelpedDaemon, users: dict[str, Use
     for path in daemon.room.glob("*"):
         found = path.stat()
         assert not found.st_mode & 0o077 and (found.st_uid == 0) == path.is_file(), path
+
+
+def test_an_interpreter_that_the_broker_s_user_cannot_run_is_said(
+    daemon: HelpedDaemon, users: dict[str, User], place: Path
+) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "python").symlink_to(sys.executable)
+    command = daemon.command()
+    command[command.index(sys.executable)] = str(closed / "python")
+    for option, value in (
+        ("--socket", "c/broker.sock"),
+        ("--state", "d"),
+        ("--mps-directory", "e"),
+    ):
+        command[command.index(option) + 1] = str(place / value)
+    packages = f"{Path.cwd()}:{sysconfig.get_path('purelib')}"  # of the virtual environment
+    environ = {**os.environ, "PYTHONPATH": packages}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environ
+    )
+    assert done.returncode == 70 and "Permission denied" in done.stderr
+    assert f"what runs as uid {users['adm'].uid} cannot be started" in done.stderr
