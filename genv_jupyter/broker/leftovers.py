@@ -134,21 +134,15 @@ class Leftovers:
         """
         entry = self._mine(principal, pid, start)
         if entry.asked is None:
-            if processes.alive(pid, start) and not _runs_as(entry.former.owner, pid):
-                raise NotYours(
-                    f"Process {pid} came from a kernel of {entry.former.user}, and runs as "
-                    "another user.",
-                    hint="Have it ended by whoever it runs as, or by root.",
-                )
             self._ask(pid, start, entry, f"{principal.name} asked for it")
         return self._view((pid, start), entry)
 
     def devices_of(self, principal: Principal, pid: int, start: int) -> tuple[str, ...]:
-        """Return the devices that a leftover of somebody uses.
+        """Return the devices that a leftover uses which somebody may end.
 
         Raises
         ------
-        UnknownProcess
+        UnknownProcess, NotYours
             As ``end``.
         """
         return tuple(use.device for use in self._mine(principal, pid, start).uses)
@@ -160,7 +154,32 @@ class Leftovers:
                 f"Process {pid} is no leftover of a kernel of yours, or it has just ended.",
                 hint="`jupyter gpu leftovers` lists those there are.",
             )
+        if entry.asked is not None or not processes.alive(pid, start):
+            return entry
+        if not _runs_as(entry.former.owner, pid):
+            raise NotYours(
+                f"Process {pid} came from a kernel of {entry.former.user}, and runs as another "
+                "user.",
+                hint="Have it ended by whoever it runs as, or by root.",
+            )
         return entry
+
+    # -- by itself ------------------------------------------------------------------------------
+
+    def due(self) -> list[tuple[Identity, tuple[str, ...]]]:
+        """Return what is to be ended now without anybody's click, and the devices that it uses."""
+        latest = self.core.steady() - self.settings.grace
+        return [
+            (who, tuple(use.device for use in entry.uses))
+            for who, entry in self._entries.items()
+            if entry.asked is None and entry.since <= latest and self._by_itself(who, entry)
+        ]
+
+    def end_due(self, who: Identity) -> None:
+        """End one of those, if it is still there and nobody has been faster."""
+        entry = self._entries.get(who)
+        if entry is not None and entry.asked is None and self._by_itself(who, entry):
+            self._ask(*who, entry, "it outlived its kernel for too long")
 
     # -- ours -----------------------------------------------------------------------------------
 
@@ -195,13 +214,11 @@ class Leftovers:
 
     def _go_on(self, who: Identity, entry: Entry) -> None:
         now = self.core.steady()
-        if entry.asked is not None:
-            if not entry.killed and now - entry.asked >= self.settings.patience:
-                entry.killed = True
-                if _runs_as(entry.former.owner, who[0]):
-                    self._send(*who, signal.SIGKILL)
-        elif self._by_itself(who, entry) and now - entry.since >= self.settings.grace:
-            self._ask(*who, entry, "it outlived its kernel for too long")
+        if entry.asked is None or entry.killed or now - entry.asked < self.settings.patience:
+            return
+        entry.killed = True
+        if _runs_as(entry.former.owner, who[0]):
+            self._send(*who, signal.SIGKILL)
 
     def _by_itself(self, who: Identity, entry: Entry) -> bool:
         """Say whether a leftover is to be ended without anybody's click."""

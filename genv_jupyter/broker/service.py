@@ -346,6 +346,12 @@ class Broker(Outlook):
     def tick_rules(self) -> None:
         """Judge the last reading and act: called once a second, beside ``tick``, as it may wait."""
         self.rules.round()
+        with self.lock:
+            due = self.core.leftovers.due()
+        for who, devices in due:
+            leaving.leave_one(self.core, devices, who[0])  # programs: without the lock
+            with self.lock:
+                self.core.leftovers.end_due(who)
 
     def tick_mps(self) -> None:
         """Look after MPS: called once a second, beside ``tick``, since its programs may hang."""

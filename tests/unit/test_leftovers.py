@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from genv_jupyter.broker import leaving
 from genv_jupyter.broker.leftovers import LeftoverSettings
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.devices.simulated import SimulatedSource
@@ -141,6 +142,27 @@ def test_leftover_that_does_not_listen_is_killed_after_its_time(desk: Bench) -> 
     assert ended(desk, pid) == signal.SIGKILL
 
 
+def act(desk: Bench, seconds: float) -> None:
+    desk.tick(seconds)
+    desk.broker.tick_rules()
+
+
+def test_leftover_that_is_ended_by_itself_is_taken_off_mps_first(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, pid = left_by(desk)
+    bound_to_end(desk, monkeypatch)
+    seen: list[tuple[tuple[str, ...], bool]] = []
+
+    def leave(core: object, devices: tuple[str, ...], which: int) -> None:
+        seen.append((tuple(devices), processes.alive(which, None)))
+
+    monkeypatch.setattr(leaving, "leave_one", leave)
+    desk.broker.tick_rules()
+    assert ended(desk, pid) == signal.SIGTERM
+    assert seen == [((desk.device(0),), True)], "others on the device are not harmed"
+
+
 def test_by_default_nothing_is_ended_by_itself_and_with_end_it_is(
     desk: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +177,9 @@ def test_by_default_nothing_is_ended_by_itself_and_with_end_it_is(
     until = only(desk).until
     assert until is not None
     assert (until - only(desk).left).total_seconds() == 60
-    desk.tick(59)
+    act(desk, 59)
     assert only(desk).state == "running"
-    desk.tick(1)
+    act(desk, 1)
     assert ended(desk, pid) == signal.SIGTERM
 
 
@@ -177,12 +199,15 @@ def test_leftover_that_runs_as_somebody_else_is_never_ended(
         desk.broker.end_process(desk.me, pid, left.start)
     monkeypatch.setattr(evidence, "uids", lambda pid: (os.getuid(), 4711, 4711, 4711))
     if step == "by hand":
+        off: list[int] = []
+        monkeypatch.setattr(leaving, "leave_one", lambda core, devices, pid: off.append(pid))
         with pytest.raises(NotYours, match="runs as another user"):
             desk.broker.end_process(desk.me, pid, left.start)
+        assert off == [], "nor is its work undone under MPS"
     else:
         bound_to_end(desk, monkeypatch)
-    desk.tick(1)
-    desk.tick(60)
+    act(desk, 1)
+    act(desk, 60)
     assert processes.alive(pid, left.start)
     if step == "by itself":
         assert only(desk).until is None and only(desk).state == "running"
@@ -208,7 +233,7 @@ def test_of_several_leftovers_it_is_said_which_go(
     desk.tick(1)
     (notice,) = (it for it in desk.broker.notices(desk.me) if it.kind == "leftover")
     assert notice.message.endswith("1 of them will be ended.")
-    desk.tick(60)
+    act(desk, 60)
     assert ended(desk, pid) == signal.SIGTERM
     assert processes.alive(server, None), "other programs may be at work under it"
     left = next(it for it in desk.broker.leftovers(desk.me) if it.pid == server)
