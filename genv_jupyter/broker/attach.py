@@ -17,26 +17,24 @@ from msgspec import Struct
 
 from genv_jupyter.broker import failpoints, leases, mps, servers
 from genv_jupyter.broker.books import Change, replaced, wanted
+from genv_jupyter.broker.choosing import chosen
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.refusals import explain, kept
 from genv_jupyter.broker.release import (
     FRESH,
     check_leaving,
     cuda_after,
-    end_if_gone,
     let_go,
     reason_for,
     record_left,
 )
 from genv_jupyter.broker.reservations import Reserved, reserve, row_of, stands, undo
 from genv_jupyter.demand import Demand, demand_of
-from genv_jupyter.errors import CudaInitialized, GpuError, NoCapacity
+from genv_jupyter.errors import CudaInitialized, NoCapacity
 from genv_jupyter.events import Want
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, GrantRow
 from genv_jupyter.model import Applied, Cuda, Request
-from genv_jupyter.placement import Placed, place, satisfied
-from genv_jupyter.queueing import Closed, open_to
+from genv_jupyter.placement import Placed, satisfied
 from genv_jupyter.sharing import Sharing
 from genv_jupyter.slots import Slot
 
@@ -65,14 +63,6 @@ class Attempt(Struct, kw_only=True):
     def running(self) -> bool:
         """Whether CUDA lives in the process, and will go on to."""
         return self.cuda == "initialized" and not self.restart
-
-
-class _Kept(Exception):
-    """There is room, but it is kept for those who wait."""
-
-    def __init__(self, closed: Closed) -> None:
-        super().__init__()
-        self.closed = closed
 
 
 class Overtaken(Exception):
@@ -173,63 +163,9 @@ def _placed(core: Core, attempt: Attempt, slots: Sequence[Slot]) -> tuple[Placed
     """Choose devices, or refuse with who holds them, and write that down."""
     try:
         return chosen(core, attempt.row, attempt.demand, slots)
-    except NoCapacity as told:
-        core.record("AttachRefused", attempt.row, reason=told.message)
+    except NoCapacity as refused:
+        core.record("AttachRefused", attempt.row, reason=refused.message)
         raise
-
-
-def chosen(
-    core: Core, row: EnvironmentRow, demand: Demand, slots: Sequence[Slot]
-) -> tuple[Placed, ...]:
-    """Choose devices among those of ``servers.slots_for``, or refuse with who holds them.
-
-    Raises
-    ------
-    NoCapacity
-        There is no room, or it is kept for those who wait.
-    """
-    try:
-        return _choose(core, demand, row, slots)
-    except (NoCapacity, _Kept) as refusal:
-        raise _told(core, refusal, slots, row, demand) from None
-
-
-def _told(
-    core: Core,
-    refusal: NoCapacity | _Kept,
-    slots: Sequence[Slot],
-    row: EnvironmentRow,
-    demand: Demand,
-) -> NoCapacity:
-    if isinstance(refusal, _Kept):
-        return kept(core, refusal.closed, slots, row, demand)
-    return explain(core, refusal, slots, row, demand)
-
-
-def _choose(
-    core: Core, demand: Demand, row: EnvironmentRow, slots: Sequence[Slot]
-) -> tuple[Placed, ...]:
-    """Choose devices; nothing is refused because of somebody who has ended a moment ago."""
-    own = core.books.own(row.id)
-    drawn = servers.draw(core, row, demand, slots, own)
-    if drawn is not None:
-        return drawn
-    try:
-        placed = place(slots, demand, row.owner, core.policy, own)
-    except NoCapacity:
-        holders = [core.books.environments[held] for held in list(core.books.grants)]
-        if not sum(end_if_gone(core, holder) for holder in holders):
-            raise
-        core.refresh()
-        slots = servers.slots_for(core, row)
-        placed = place(slots, demand, row.owner, core.policy, own)
-    closed = core.line.closed_to(row, demand)
-    if not closed:
-        return placed
-    try:
-        return place(open_to(slots, closed, demand, own), demand, row.owner, core.policy, own)
-    except GpuError:  # there is room, and none of it is for this one
-        raise _Kept(closed) from None
 
 
 def _renew(core: Core, attempt: Attempt) -> None:

@@ -126,6 +126,18 @@ def check_uuid(value: str, what: str) -> None:
         )
 
 
+def check_launch(number: int | None) -> None:
+    """Refuse what is no number of a launch.
+
+    Raises
+    ------
+    BadRequest
+        It is negative, or too large to be counted.
+    """
+    if number is not None and not 0 <= number < 2**63:
+        raise BadRequest("That is no number of a launch.", hint="Say 0 to 2⁶³ - 1.")
+
+
 def short(text: str | None) -> str | None:
     """Cut what nobody would read to its end."""
     return None if text is None else text[:MAX_TEXT]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -18,10 +18,11 @@ from genv_jupyter.broker.line import Line
 from genv_jupyter.broker.meters import Meters
 from genv_jupyter.broker.mps import Mps
 from genv_jupyter.broker.noticeboard import Noticeboard
+from genv_jupyter.broker.pools import Pools
 from genv_jupyter.broker.rules.idle import Idleness
 from genv_jupyter.broker.sensors import steadied
 from genv_jupyter.broker.usage import Attribution, DeviceUsage, join
-from genv_jupyter.devices.pool import Pool, read_pool
+from genv_jupyter.devices.pool import Pool
 from genv_jupyter.devices.source import DeviceReading, DeviceSource, Inventory
 from genv_jupyter.errors import NoDriver, NotYours, UnknownEnvironment
 from genv_jupyter.isolation.powers import Powers
@@ -42,8 +43,6 @@ SLOW = 0.5
 """Seconds from which on a reading is one of a driver that hangs."""
 CLOSE = 0.25
 """Seconds after a measured reading for which another need not be."""
-_POOLS = 64
-"""Readings of pools that are kept: clients choose the texts."""
 
 
 class Core:
@@ -133,7 +132,7 @@ class Core:
         self._last_ended = float("-inf")
         self._read_at = float("-inf")
         self._measured = float("-inf")
-        self._pools: dict[str | None, Pool] = {}
+        self._pools = Pools(self)
         self._told: dict[str, DeviceUsage] = {}
         self._clients: dict[str, dict[int, int]] = {}
         self.unwatched: set[str] = set()
@@ -177,29 +176,7 @@ class Core:
 
     def pool(self, value: str | None) -> Pool:
         """Read a ``CUDA_VISIBLE_DEVICES`` over the present devices."""
-        found = self._pools.get(value)
-        if found is None:
-            if len(self._pools) >= _POOLS:
-                self._pools.clear()
-            found = self._pools[value] = read_pool(value, self._named_in(value))
-        return found
-
-    def _named_in(self, value: str | None) -> Sequence[DeviceReading]:
-        """Return the present devices, and those that a pool names and that are gone.
-
-        CUDA would hide all that follows a device that is gone. What is granted is set by its own
-        UUID, so the healthy ones can still be used.
-        """
-        devices = self.inventory.devices
-        if value is None:
-            return devices
-        present = {device.uuid for device in devices}
-        gone = (uuid for uuid in value.split(",") if uuid in self.books.on_device)
-        return devices + tuple(
-            DeviceReading(uuid=uuid, kind="mig" if uuid.startswith("MIG-") else "gpu")
-            for uuid in dict.fromkeys(gone)
-            if uuid not in present
-        )
+        return self._pools.of(value)
 
     def slots_of(self, pool: Pool, environment: str | None = None) -> list[Slot]:
         """Return the slots of a pool; what an environment uses too much stands not in its own way.
@@ -290,7 +267,7 @@ class Core:
             self._measure(began, between=between)
             return
         if [d.uuid for d in inventory.devices] != [d.uuid for d in self.inventory.devices]:
-            self._pools.clear()
+            self._pools.forget()
         self.inventory = inventory
         self._clients = clients
         self.usage = join(self.attribution, inventory, lambda pid: self.mps.owns(pid), clients)

@@ -7,15 +7,11 @@ being served: connections are counted for each uid, and verbs run in turns (``fa
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import fcntl
 import logging
 import os
 import resource
 import signal
 import socket
-import stat
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -37,10 +33,10 @@ from genv_jupyter.broker.known_groups import KnownGroups
 from genv_jupyter.broker.log_lines import EachLine
 from genv_jupyter.broker.process import LEAVE_SECONDS, Process
 from genv_jupyter.broker.service import Broker
+from genv_jupyter.broker.sockets import sockets
 from genv_jupyter.devices.source import open_source
-from genv_jupyter.errors import GpuError, TooMany, Unavailable
+from genv_jupyter.errors import GpuError, TooMany
 from genv_jupyter.isolation import processes
-from genv_jupyter.isolation.owners import others_may_write
 from genv_jupyter.isolation.powers import Powers
 from genv_jupyter.ledger.live import LiveLedger
 from genv_jupyter.ledger.records import RecordsLedger
@@ -50,8 +46,6 @@ from genv_jupyter.rootd.powers import HelperPowers
 T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
 STATE = Path("/var/lib/genv-jupyter")
-HUB_NAME = "hub"
-"""``FileDescriptorName=`` of the Hub's socket unit."""
 NO_ACCOUNT = "uids without an account"
 """They are counted together: in containers of their own users have thousands of them."""
 SPARE = 64
@@ -270,7 +264,7 @@ def main(
     try:
         settings = reread()
         powers = rights.acquire(helper)
-        sock, hub = _sockets(settings, Path(path), hub_path)
+        sock, hub = sockets(settings, Path(path), hub_path)
         broker, held = _open(state, settings, Path(path).parent, powers)
     except GpuError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -297,29 +291,6 @@ def main(
     asyncio.run(serve())
     os.close(held)
     return 0
-
-
-def _sockets(
-    settings: BrokerConfig, path: Path, hub_path: str | None
-) -> tuple[socket.socket, socket.socket | None]:
-    """Return the sockets to listen on: those of systemd, or ours; for the Hub where it is wanted.
-
-    Raises
-    ------
-    Unavailable
-        One is there without a Hub, or the other for nobody.
-    """
-    handed = systemd.handed_over()
-    hub = handed.pop(HUB_NAME, None)
-    sock = next(iter(handed.values()), None) or _listen(path)
-    if settings.of(HubAccess).api_url:
-        hub = hub or _listen(Path(hub_path) if hub_path else path.parent / "hub" / "hub.sock")
-    elif hub is not None or hub_path is not None:
-        raise Unavailable(
-            "There is a socket for a JupyterHub, and the broker is not told which.",
-            hint="Set HubAccess.api_url, such as http://127.0.0.1:8081/hub/api.",
-        )
-    return sock, hub
 
 
 def _ready(path: str) -> None:
@@ -363,45 +334,6 @@ def _open(
         setter = powers.set_mode if isinstance(powers, HelperPowers) else None
         broker.core.mps.modes = ComputeModes(broker.core, broker.lock, daemons, kept, setter)
     return broker, held
-
-
-def _listen(path: Path) -> socket.socket:
-    """Listen at a path for everybody, in a directory where nobody else can put another socket."""
-    directory = path.absolute().parent
-    directory.mkdir(mode=0o755, exist_ok=True)
-    found = directory.lstat()
-    if found.st_uid not in (0, os.getuid()) or others_may_write(found):
-        raise Unavailable(
-            f"Others may write to {directory}: they could put another socket in the place of ours.",
-            hint="Use a directory of the daemon's own, such as /run/genv-jupyter.",
-        )
-    os.chmod(directory, 0o755)  # noqa: PTH101 (the umask is 077, and everybody comes through)
-    lock = os.open(
-        path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-    )
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
-    except BlockingIOError:
-        raise Unavailable(
-            f"Another GPU broker serves {path}.", hint="Stop that one first."
-        ) from None
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise Unavailable(f"{path} is there, and is no socket.", hint="Remove it.")
-        path.unlink()
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(str(path))
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG or "too long" in str(error):
-            raise Unavailable(
-                f"{path} is too long for a socket.", hint="107 bytes at most."
-            ) from None
-        raise
-    path.chmod(0o666)
-    sock.listen(1024)
-    sock.setblocking(False)
-    return sock
 
 
 __all__ = ["HOST_SOCKET", "STATE", "HostProcess", "main"]

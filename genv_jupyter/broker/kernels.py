@@ -8,7 +8,7 @@ import msgspec
 
 from genv_jupyter.broker import claims, failpoints, leases, servers
 from genv_jupyter.broker.books import Books, Change, replaced
-from genv_jupyter.broker.claims import MAX_TEXT, OTHER_ID, check_uuid, short, start_of
+from genv_jupyter.broker.claims import MAX_TEXT, OTHER_ID, check_launch, check_uuid, short, start_of
 from genv_jupyter.broker.confirmations import started, take_in, want_again
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.release import cuda_after, end_environment, settle
@@ -31,7 +31,6 @@ from genv_jupyter.model import (
 )
 
 ENDING = "Its server has ended it; it is free when its process is gone."
-_MAX_LAUNCH = 2**63 - 1
 
 
 def put_server(
@@ -103,8 +102,7 @@ def put_kernel(
     """
     server_of(core, principal, server, speaker)
     check_uuid(kernel, "kernel")
-    if report.launch is not None and not 0 <= report.launch <= _MAX_LAUNCH:
-        raise BadRequest("That is no number of a launch.", hint="Say 0 to 2⁶³ - 1.")
+    check_launch(report.launch)
     books = core.books
     row = _present(core, principal, server, kernel, report)
     if late(row, report):

@@ -121,18 +121,21 @@ class Noticeboard:
             until=None if until is None else self.stamp(until),
             actions=(*actions, "dismiss"),
         )
-        now = self.clock()
         if old is None:
-            self._entries.pop(key, None)
-            self._entries[key] = Entry(notice, row.owner, topic, now)
-            self._changed = True
-            self.record("notice", row, reason=f"{kind}: {message}")
-            if kind in LASTING:
-                self._make_room(row.owner)
+            self._put_up(key, Entry(notice, row.owner, topic, self.clock()), row)
         else:
             self._changed |= old.notice != notice and not old.dismissed
-            self._entries[key] = msgspec.structs.replace(old, notice=notice, told=now)
+            self._entries[key] = msgspec.structs.replace(old, notice=notice, told=self.clock())
         return notice
+
+    def _put_up(self, key: tuple[str, NoticeKind], entry: Entry, row: EnvironmentRow) -> None:
+        """Put up what was not there yet, or was about something else."""
+        self._entries.pop(key, None)
+        self._entries[key] = entry
+        self._changed = True
+        self.record("notice", row, reason=f"{entry.notice.kind}: {entry.notice.message}")
+        if entry.notice.kind in LASTING:
+            self._make_room(row.owner)
 
     def withdraw(self, row: EnvironmentRow, *kinds: NoticeKind) -> None:
         """Take down what is over."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
-import http.client
 import json
 import logging
 import os
@@ -29,6 +27,7 @@ from genv_jupyter.broker import directories, failpoints
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.fair import FairPool
+from genv_jupyter.broker.name import BACKLOG, take
 from genv_jupyter.broker.pace import Pace
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turn_desk import TurnDesk
@@ -43,8 +42,6 @@ from genv_jupyter.model import Principal
 T = TypeVar("T")
 log = logging.getLogger("genv_jupyter.broker")
 TICK = 1.0
-REPLACE_SECONDS = 10.0
-BACKLOG = 1024
 LEAVE_SECONDS = 2.0
 MOST_STRANGERS = 8
 STRANGER_SECONDS = 2.0
@@ -266,7 +263,7 @@ def main(*, replace: bool, idle_seconds: float) -> int:
     os.umask(0o077)  # whatever it writes, its log included, is this user's alone
     _raise_limit()
     try:
-        sock = _take_name(replace)
+        sock = take(replace)
         if sock is None:
             _say({"ready": True, "started": False})
             return 0
@@ -332,58 +329,6 @@ def _programs(directory: Path, notices: list[str]) -> str | None:
     if where is None:
         notices.append(f"nvidia-smi shows whole devices also inside environments: {why}.")
     return where
-
-
-def _take_name(replace: bool) -> socket.socket | None:
-    """Bind the rendezvous; ``None`` when another broker of ours has it."""
-    deadline = time.monotonic() + REPLACE_SECONDS
-    asked = False
-    while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        where = rendezvous.address()
-        try:
-            _bind(sock, where)
-            return sock
-        except OSError as error:
-            sock.close()
-            if error.errno != errno.EADDRINUSE:
-                raise Unavailable(
-                    f"The GPU broker cannot listen: {error}.",
-                    hint="If GENV_JUPYTER_SOCKET is set, check that path (at most 107 bytes).",
-                ) from error
-        if not replace:
-            return None
-        if not asked:
-            asked = True
-            if not _ask_to_leave():
-                return None
-        if time.monotonic() > deadline:
-            raise Unavailable("The older GPU broker does not leave.", hint="End it by its pid.")
-        time.sleep(0.05)
-
-
-def _bind(sock: socket.socket, where: str) -> None:
-    if not where.startswith("\0"):
-        try:
-            directories.claim_socket(Path(where))
-        except BlockingIOError as error:
-            raise OSError(errno.EADDRINUSE, "another broker has this path") from error
-    sock.bind(where)
-    sock.listen(BACKLOG)
-    sock.setblocking(False)
-
-
-def _ask_to_leave() -> bool:
-    """Ask the present broker to make way; say whether it does."""
-    connection: Any = http.client.HTTPConnection("broker")
-    try:
-        connection.sock = rendezvous.connect()
-        connection.request("POST", "/v1/replace", json.dumps({"version": __version__}))
-        return int(connection.getresponse().status) == 200
-    except (OSError, http.client.HTTPException):
-        return True  # it has just left
-    finally:
-        connection.close()
 
 
 def _say(answer: dict[str, Any]) -> None:

@@ -111,16 +111,14 @@ def detach(
     grants = _to_take_back(core, row, device)
     if not grants:
         return row
-    # Without children nothing but the process itself, which has just spoken, can be on a device.
-    childless = row.pid is not None and not processes.has_children(row.pid)
-    told = core.refresh(FRESH if childless else 0.0) or childless
+    told = _refresh(core, row)
     row = msgspec.structs.replace(row, cuda=cuda_after(row, cuda))
     alone = by_process and row.server is None
     hidden = told and alone and cuda == row.cuda == "not_initialized"
     failpoints.reach("before_release")
+    whole = len(grants) == len(books.grants.get(row.id, ()))
     with books.change() as change:
         draining = [g for g in grants if not let_go(core, change, row, g, hidden=hidden)]
-        whole = len(grants) == len(books.grants.get(row.id, ()))
         new = msgspec.structs.replace(
             row,
             revision=row.revision + 1,
@@ -137,6 +135,15 @@ def detach(
     if draining and row.cuda != "initialized" and not by_process and row.server:
         books.want(row.server, Want(kernel=row.id, action="apply"))
     return books.environments[row.id]
+
+
+def _refresh(core: Core, row: EnvironmentRow) -> bool:
+    """Read the devices if need be; say whether it is known now what a process has on them.
+
+    Without children nothing but the process itself, which has just spoken, can be on a device.
+    """
+    childless = row.pid is not None and not processes.has_children(row.pid)
+    return core.refresh(FRESH if childless else 0.0) or childless
 
 
 def _to_take_back(core: Core, row: EnvironmentRow, device: str | None) -> list[GrantRow]:

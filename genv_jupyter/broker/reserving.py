@@ -11,7 +11,7 @@ import uuid
 import msgspec
 
 from genv_jupyter.broker import failpoints, servers
-from genv_jupyter.broker.attach import chosen
+from genv_jupyter.broker.choosing import chosen
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.hub_identity import HubAccess
 from genv_jupyter.broker.quota_rules import administers

@@ -36,6 +36,7 @@ from genv_jupyter.broker.outlook import Outlook
 from genv_jupyter.broker.queue import Queue
 from genv_jupyter.broker.queue_view import QueueNews
 from genv_jupyter.broker.quotas import Quotas
+from genv_jupyter.broker.recording import recorder
 from genv_jupyter.broker.rules.enforcer import Enforcer
 from genv_jupyter.broker.tally import Tally
 from genv_jupyter.broker.upkeep import Upkeep
@@ -45,8 +46,7 @@ from genv_jupyter.isolation.mps import Post
 from genv_jupyter.isolation.mps_control import PROGRAM
 from genv_jupyter.isolation.powers import Powers
 from genv_jupyter.ledger.live import LiveLedger
-from genv_jupyter.ledger.records import Record, RecordsLedger
-from genv_jupyter.ledger.rows import EnvironmentRow
+from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.maintenance import DevicePatch
 from genv_jupyter.model import (
@@ -117,14 +117,14 @@ class Broker(Outlook):
         self.books = Books(ledger)
         config = config or BrokerConfig()
         policy = policy or config.policy()
-        self.core = Core(
-            self.books, source, policy, self._record, clock, steady, config=config, powers=powers
+        record = recorder(records, clock)
+        self.core = core = Core(
+            self.books, source, policy, record, clock, steady, config=config, powers=powers
         )
         if mps is not None:
             whose = config.of(MpsDaemons)
             needed = self._mps_needs
-            self.core.mps = Mps(whose.daemons(mps, needed, mps_program, steady, self.core.powers))
-        core = self.core
+            core.mps = Mps(whose.daemons(mps, needed, mps_program, steady, core.powers))
         if records is not None:
             core.history = History(records, self.books, core.usable, core.notices)
         core.quotas = Quotas(core, records)
@@ -382,27 +382,3 @@ class Broker(Outlook):
     def _mps_needs(self) -> dict[Post, int]:
         with self.lock:
             return needs(self.core)
-
-    def _record(
-        self,
-        event: str,
-        row: EnvironmentRow,
-        *,
-        device: str | None = None,
-        memory: int | None = None,
-        compute: int | None = None,
-        reason: str | None = None,
-    ) -> None:
-        if self.records is not None:
-            self.records.enqueue(
-                Record(
-                    at=self.core.clock(),
-                    event=event,
-                    owner=row.owner,
-                    environment=row.id or None,
-                    device=device,
-                    memory=memory,
-                    compute=compute,
-                    reason=reason,
-                )
-            )
