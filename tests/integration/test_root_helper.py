@@ -558,6 +558,7 @@ def test_what_is_no_question_ends_the_connection(
 ) -> None:
     question = {name: it for name, it in {**GOOD, **change}.items() if it is not ...}
     lines[0].send(msgspec.json.encode(question))
+    lines[0].shutdown(socket.SHUT_WR)
     with pytest.raises(root_helper.Hostile):
         inner.serve()
 
@@ -580,6 +581,7 @@ def test_nor_is_what_is_too_long_or_no_json(
     inner: root_helper.Helper, lines: tuple[socket.socket, socket.socket], data: bytes
 ) -> None:
     lines[0].send(data)
+    lines[0].shutdown(socket.SHUT_WR)
     with pytest.raises(root_helper.Hostile):
         inner.serve()
 
