@@ -182,6 +182,40 @@ def enforcer_config(rules: dict[str, Any]) -> Any:
     return Config({"Rules": rules})
 
 
+def over_the_cap(desk: Ruled) -> int:
+    kernel = desk.kernel(process=desk.script(CHILD))
+    kernel.attach(HALF)
+    child = child_of(kernel.process)
+    desk.uses(0, kernel.process.pid, GIB)
+    desk.uses(0, child, 20 * GIB)
+    return child
+
+
+def test_while_the_driver_hangs_nothing_is_done_by_what_it_said_before(ruled: MakeRuled) -> None:
+    desk = ruled(cap="act", cap_grace=GRACE)
+    child = over_the_cap(desk)
+    desk.pass_(GRACE)
+    for _ in range(5):  # rounds without a reading
+        desk.pass_time(PAUSE)
+        desk.broker.tick_rules()
+    assert desk.acted() == [] and not gone(child)
+    desk.pass_(1)
+    assert len(desk.acted()) == 1
+
+
+@pytest.mark.parametrize("whose", [None, "another's"])
+def test_who_is_not_proved_to_be_a_member_any_more_is_left_alone(
+    ruled: MakeRuled, monkeypatch: pytest.MonkeyPatch, whose: str | None
+) -> None:
+    desk = ruled(cap="act", cap_grace=0)
+    child = over_the_cap(desk)
+    attribution = desk.broker.core.attribution
+    Moment(desk, "before", monkeypatch).pass_(
+        lambda: monkeypatch.setattr(attribution, "environment_of", lambda pid: whose)
+    )
+    assert desk.acted() == [] and not gone(child)
+
+
 # -- what is no more -------------------------------------------------------------------------------
 
 
