@@ -284,6 +284,8 @@ class HubIdentities:
             raise OSError(f"{access.api_url} says {error.code}") from None
         except msgspec.MsgspecError:
             raise OSError(f"{access.api_url} does not answer as a JupyterHub does") from None
+        except OSError:  # a certificate that does not fit is a ValueError too
+            raise
         except ValueError:  # no header can have that token
             return None
 

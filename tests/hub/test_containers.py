@@ -20,12 +20,12 @@ JOVYAN = User("jovyan", 1000, 100, (100,))
 NEW = {"kind": "command"}
 
 
-@pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Hub, Daemon]]:
-    if os.getuid() != 0:
-        pytest.skip("NOT TESTED: callers in containers; making pid namespaces needs root")
+@pytest.fixture(scope="module", params=["root", "unprivileged"])
+def both(users: dict[str, User], request: pytest.FixtureRequest) -> Iterator[tuple[Hub, Daemon]]:
+    """A Hub, and a daemon that may trace everybody or, as the systemd unit has it, nobody."""
     need_namespaces()
-    with running("simple", {name: name for name in NAMES}) as made:
+    user = None if request.param == "root" else users["cat"]
+    with running("simple", {name: name for name in NAMES}, user=user) as made:
         yield made
 
 
@@ -79,14 +79,15 @@ def test_processes_of_the_host_and_of_other_containers_are_out_of_reach(
     hub, daemon = both
     ann = Caller(daemon.hub_socket, hub.token_of("ann"))
     victim = subprocess.Popen(["sleep", "600"])  # of root, as the container's caller is
+    inside = "echo 7776 >/proc/sys/kernel/ns_last_pid; sleep 600 & echo $!; wait"
     sandbox = subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", "sleep 600 & echo $!; wait"],
+        ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", inside],
         stdout=subprocess.PIPE,
     )
     assert sandbox.stdout is not None
     other = int(sandbox.stdout.readline())
     try:
-        for pid in (victim.pid, daemon.pid, other + 1000):
+        for pid in (victim.pid, daemon.pid, other):
             answer = born(ROOT, lambda pid=pid: ann("POST", "environments", NEW | {"pid": pid}))
             assert (answer.status, answer.json["code"]) == (404, "unknown_process")
         # A pid that the other container has, and this one too: it is this one's that is meant.

@@ -245,10 +245,14 @@ def test_a_user_has_so_many_connections_and_others_are_served(both: tuple[Hub, D
     with contextlib.ExitStack() as stack:
         for _ in range(8):
             sock = stack.enter_context(connected(daemon.hub_socket))
-            sock.sendall(head("GET", "health", ann.token))
-            assert sock.recv(12) == b"HTTP/1.1 200"
+            sock.sendall(head("GET", "quota", ann.token))
+            assert sock.recv(65536).startswith(b"HTTP/1.1 200")
         refused(ann("GET", "health"), 429, "too_many")
         assert bob("GET", "health").status == 200
+        # A connection is counted for whoever has called on it last.
+        sock.sendall(head("GET", "quota", bob.token))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+        assert ann("GET", "health").status == 200
     until(lambda: ann("GET", "health").status == 200, "ann is served again")
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import pwd
+import ssl
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from traitlets.config import Config
 
 from genv_jupyter.broker import hub_identity
@@ -362,7 +369,9 @@ def test_groups_that_cannot_be_read_stand_in_nobody_s_way(tmp_path: Path, text: 
 
 
 def over_http(
-    answer: bytes, story: Callable[[HubIdentities], Coroutine[Any, Any, Any]]
+    answer: bytes,
+    story: Callable[[HubIdentities], Coroutine[Any, Any, Any]],
+    tls: ssl.SSLContext | None = None,
 ) -> list[str]:
     """Run something with a server in the place of the Hub; return the heads it was asked with."""
     heads: list[str] = []
@@ -374,9 +383,9 @@ def over_http(
         writer.close()
 
     async def whole() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
         port = server.sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}/hub/api"
+        url = f"http{'' if tls is None else 's'}://127.0.0.1:{port}/hub/api"
         access = HubAccess(config=Config(HubAccess={"api_url": url}))
         try:
             await story(HubIdentities(lambda: access, Identities(Access)))
@@ -386,6 +395,41 @@ def over_http(
     asyncio.run(whole())
     gc.collect()
     return heads
+
+
+def test_an_https_hub_is_checked_against_the_file_of_certificates(tmp_path: Path) -> None:
+    """With a certificate of its own, as a Hub within a cluster may have."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hub")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    chain, secret = tmp_path / "hub.crt", tmp_path / "hub.key"
+    chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(chain, secret)
+
+    async def story(identities: HubIdentities) -> None:
+        with pytest.raises(Unavailable):
+            await identities.identify("s3cret")
+        identities.access().ca_file = str(chain)
+        identities._down = None
+        assert (await identities.identify("s3cret")).principal.key == "hub:ann"
+
+    over_http(http_answer("200 OK", '{"name": "ann", "scopes": []}'), story, context)
 
 
 def http_answer(status: str, body: str = "", *headers: str) -> bytes:
