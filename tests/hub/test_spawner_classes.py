@@ -23,7 +23,7 @@ from traitlets.config import Config
 
 from genv_jupyter.errors import UnknownDevice
 from genv_jupyter.hub import nodes, spawner
-from genv_jupyter.hub.reservations import GpuReservations, owner_of
+from genv_jupyter.hub.reservations import GpuReservations, Refused, owner_of
 
 ONE, TWO = "GPU-11111111-2222-3333-4444-555555555555", "GPU-22222222-2222-3333-4444-555555555555"
 ACCOUNT = pwd.getpwuid(os.getuid()).pw_name
@@ -200,3 +200,32 @@ def test_the_hub_form_of_the_spawner_stays(monkeypatch: pytest.MonkeyPatch) -> N
     found = made.run_options_from_form({"key": ["k"], "gpu": ["half"]})
     assert found == {"key": "k", "seen": ["key"], "gpu": "half"}
     assert made.options_from_query({"key": ["k"], "gpu": ["none"]})["gpu"] == "none"
+
+
+def test_what_is_reserved_is_told_while_the_server_starts() -> None:
+    class Plain(_Plain, Spawner):  # type: ignore[misc]
+        async def start(self) -> None: ...
+        async def stop(self, now: bool = False) -> None: ...
+        async def poll(self) -> int:
+            return 0
+
+    class Ours(spawner.GpuSpawnerMixin, Plain):  # type: ignore[misc]
+        pass
+
+    async def story(when_down: str) -> list[str]:
+        config = Config(GpuReservations={"socket": "/nowhere", "when_down": when_down})
+        made = Ours(user=user("ann"), config=config)
+        made.user_options = {"gpu": "half"}
+        await made.run_pre_spawn_hook()
+        assert made.gpu_reservation is None and "GENV_JUPYTER_RESERVATION" not in made.get_env()
+        return [event["message"] async for event in made.progress()]
+
+    said = asyncio.run(story("start without"))
+    assert said[:2] == [
+        "Half a GPU is being reserved.",
+        "The GPU daemon does not answer: the server starts without a reservation.",
+    ]
+    with pytest.raises(Refused) as refusal:
+        asyncio.run(story("refuse"))
+    assert refusal.value.status_code == 503
+    assert "Start your server without a GPU" in refusal.value.jupyterhub_message
