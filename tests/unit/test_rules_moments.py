@@ -203,6 +203,18 @@ def test_while_the_driver_hangs_nothing_is_done_by_what_it_said_before(ruled: Ma
     assert len(desk.acted()) == 1
 
 
+def test_who_has_ended_since_the_reading_breaks_no_rule(ruled: MakeRuled) -> None:
+    desk = ruled(cap="act", cap_grace=0)
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    kernel.use(0, 20 * GIB)
+    desk.tick(1)
+    desk.end(kernel.process)
+    desk.broker.end_kernel(desk.me, desk.server, kernel.id)
+    desk.broker.tick_rules()
+    assert desk.acted() == [] and desk.notices() == []
+
+
 @pytest.mark.parametrize("whose", [None, "another's"])
 def test_who_is_not_proved_to_be_a_member_any_more_is_left_alone(
     ruled: MakeRuled, monkeypatch: pytest.MonkeyPatch, whose: str | None
