@@ -153,3 +153,14 @@ def test_history_names_nobody_where_users_are_hidden(tmp_path: Path) -> None:
     assert past._shown(holders, ADMIN) == holders
     hidden[0] = False
     assert past._shown(holders, OTHER) == holders
+
+
+def test_why_something_is_so_is_told_to_its_owner(desk: Bench) -> None:
+    """It may have paths, pids, and what a program has said."""
+    kernel = desk.kernel()
+    kernel.attach(HALF)
+    desk.tell(kernel.id, phase="restarting")
+    desk.tell(kernel.id, failure="No such file: /home/ann/kingfisher/python")
+    for who, told in ((desk.me, True), (ADMIN, True), (OTHER, False)):
+        (seen,) = desk.broker.environments(who)
+        assert ("kingfisher" in (seen.reason or "")) == told, who
