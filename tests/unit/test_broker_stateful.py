@@ -14,7 +14,6 @@ import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
@@ -31,7 +30,8 @@ from genv_jupyter.isolation.environ import MARKER
 from genv_jupyter.model import Request
 from genv_jupyter.reserving import NewReservation
 from tests.unit.brokers import GIB
-from tests.unit.world import POLICY, World
+from tests.unit.stories import Story
+from tests.unit.world import POLICY
 
 MOST_KERNELS, MOST_DEVICES = 5, 4
 OUTSIDER = 1  # a pid that is no child of ours
@@ -56,29 +56,10 @@ class Crash(BaseException):
     """The broker ends here."""
 
 
-class Life(World, RuleBasedStateMachine):
+class Life(Story):
     """What happens, in any order."""
 
-    def __init__(self) -> None:
-        RuleBasedStateMachine.__init__(self)
-        World.__init__(self)
-
-    def teardown(self) -> None:
-        self.close()
-
     # -- what must hold after every step ----------------------------------------------------
-
-    @invariant()
-    def nothing_is_given_twice(self) -> None:
-        self.check_devices()
-
-    @invariant()
-    def memory_is_the_ledger(self) -> None:
-        self.check_ledger()
-
-    @invariant()
-    def what_is_used_is_counted(self) -> None:
-        self.check_counted()
 
     @invariant()
     def what_is_reserved_for_servers_is_kept(self) -> None:

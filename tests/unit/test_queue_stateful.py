@@ -11,7 +11,6 @@ import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
@@ -23,8 +22,9 @@ from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import GpuError
 from genv_jupyter.model import Request
 from tests.unit.brokers import GIB
+from tests.unit.stories import Story
 from tests.unit.test_broker_stateful import Crash, requests
-from tests.unit.world import Kernel, World
+from tests.unit.world import Kernel
 
 KERNELS = 4
 who = st.integers(0, KERNELS - 1)
@@ -33,30 +33,14 @@ places = st.sampled_from(
 )
 
 
-class Waits(World, RuleBasedStateMachine):
+class Waits(Story):
     """Two devices, four kernels, and never enough for all of them."""
 
     def __init__(self) -> None:
-        RuleBasedStateMachine.__init__(self)
-        World.__init__(self)
+        super().__init__()
         self.served = 0
 
-    def teardown(self) -> None:
-        self.close()
-
     # -- what must hold after every step ----------------------------------------------------
-
-    @invariant()
-    def nothing_is_given_twice(self) -> None:
-        self.check_devices()
-
-    @invariant()
-    def memory_is_the_ledger(self) -> None:
-        self.check_ledger()
-
-    @invariant()
-    def what_is_used_is_counted(self) -> None:
-        self.check_counted()
 
     @invariant()
     def views_can_be_had(self) -> None:
