@@ -22,8 +22,9 @@ from genv_jupyter.errors import GpuError
 def main(socket: str, url: str | None) -> None:
     """Serve the GPU page of a JupyterHub, at /services/gpu."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
-    for name in ("httpx", "tornado.application"):  # the latter writes session ids down
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    # The Hub's library writes session ids down there, and what it does not check: we do.
+    logging.getLogger("tornado.application").setLevel(logging.ERROR)
     try:
         from genv_jupyter.hub.service import run
     except ImportError as error:

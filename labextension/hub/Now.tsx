@@ -16,6 +16,8 @@ import { useFetched, useSlowly } from './hooks';
 import { trans } from './trans';
 import { Refusal } from './Way';
 
+/** So many devices have their holders in sight; of more a click opens them. */
+const FEW = 8;
 /** Milliseconds between two looks at the quota. */
 const PAUSE = 5000;
 
@@ -113,6 +115,7 @@ function Devices(props: INowProps): JSX.Element {
   const { folds } = gpu;
   const owners = useMemo(() => ({ own: null, user }), [user]);
   const { devices } = state;
+  const many = devices.length > FEW;
   return (
     <section className="jp-Genv-section" aria-label="Devices">
       <Heading
@@ -123,26 +126,30 @@ function Devices(props: INowProps): JSX.Element {
       />
       {!folds.has('devices') && (
         <ul className="jp-Genv-devices" aria-label="Devices">
-          {devices.map(device => (
-            <li
-              key={device.uuid}
-              className="jp-Genv-device"
-              data-uuid={device.uuid}
-            >
-              <Device
-                device={device}
-                load={state.loads.get(device.uuid) ?? []}
-                owners={owners}
-                name={device.uuid}
-                folds={folds}
-                folded={folds.has(device.uuid)}
-                now={now}
-                trans={trans}
-              />
-              <Drain {...props} device={device} />
-              <Refusal refusal={state.refusals.get(device.uuid)} />
-            </li>
-          ))}
+          {devices.map(device => {
+            // What is remembered is what somebody has changed.
+            const name = many ? `${device.uuid} open` : device.uuid;
+            return (
+              <li
+                key={device.uuid}
+                className="jp-Genv-device"
+                data-uuid={device.uuid}
+              >
+                <Device
+                  device={device}
+                  load={state.loads.get(device.uuid) ?? []}
+                  owners={owners}
+                  name={name}
+                  folds={folds}
+                  folded={many !== folds.has(name)}
+                  now={now}
+                  trans={trans}
+                />
+                <Drain {...props} device={device} />
+                <Refusal refusal={state.refusals.get(device.uuid)} />
+              </li>
+            );
+          })}
         </ul>
       )}
       {!devices.length && <p className="jp-Genv-quiet">No GPU here.</p>}
