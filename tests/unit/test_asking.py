@@ -76,6 +76,22 @@ def test_nobody_is_asked_for_what_is_free_or_not_theirs(desk: Bench) -> None:
         desk.broker.asking.ask(STRANGER, other.id, Ask())
 
 
+def test_nobody_is_asked_whose_leaving_would_not_help(tmp_path: Path) -> None:
+    with bench(tmp_path, "2x24GiB,1x8GiB") as desk:
+        first, second, third, other = (desk.kernel(f"{name}.ipynb") for name in "abcd")
+        for number, kernel in enumerate((first, second, third)):
+            kernel.attach(Request(devices=(str(number),)))
+        desk.source.devices[0].health = "lost"
+        desk.tick(1)
+        assert ask(other, request=Request(memory="20GiB")) == [second.id]
+        desk.pass_time(600)
+        # What it holds itself (its half that is to grow) is not in its way.
+        third.attach(Request(devices=("2",), memory="4GiB"))
+        fourth = desk.kernel("e.ipynb")
+        fourth.attach(Request(devices=("2",), memory="1GiB"))
+        assert ask(third, request=Request(devices=("2",))) == [fourth.id]
+
+
 def test_same_holder_is_not_asked_again_at_once(desk: Bench) -> None:
     holder, other = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
     holder.attach(Request(gpus=2))

@@ -163,6 +163,21 @@ def test_leftover_that_is_ended_by_itself_is_taken_off_mps_first(
     assert seen == [((desk.device(0),), True)], "others on the device are not harmed"
 
 
+def test_leftover_is_asked_once_and_killed_once(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by(desk)
+    left, sent = only(desk), list[int]()
+    monkeypatch.setattr(
+        desk.broker.core.powers, "order", lambda pid, start, number, *, uid: sent.append(number)
+    )
+    for _ in range(2):
+        desk.broker.end_process(desk.me, left.pid, left.start)
+    for _ in range(3):
+        desk.tick(LeftoverSettings().patience)
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
+
+
 def test_by_default_nothing_is_ended_by_itself_and_with_end_it_is(
     desk: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
