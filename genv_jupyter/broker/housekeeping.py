@@ -100,7 +100,6 @@ class Housekeeper:
         books = self.core.books
         for server in list(books.servers.values()):
             if not processes.alive(server.pid, server.start):
-                servers.end_of(self.core, server.id, "its server is gone")
                 with books.change() as change:
                     change.drop_server(server)
 

@@ -13,6 +13,7 @@ from traitlets.config import Config
 
 from genv_jupyter.broker import failpoints
 from genv_jupyter.broker.config import BrokerConfig
+from genv_jupyter.devices.source import ProcessReading
 from genv_jupyter.errors import (
     BadRequest,
     Conflict,
@@ -220,6 +221,16 @@ def test_reservations_are_on_the_owners_quota(tmp_path: Path) -> None:
             there.kernel().attach(Request(memory=GIB))
 
 
+def test_what_stands_in_its_place_is_not_counted_beside_it(tmp_path: Path) -> None:
+    config = BrokerConfig(Config(QuotaSettings={"users": {"ann": {"devices": 1}}}))
+    with bench(tmp_path, config=config) as there:
+        there.broker.core.kind = "host"
+        reserve(there, Request(devices=("0",), fraction=0.5))
+        assert isinstance(stranger(there, Request(devices=("0",), memory=GIB)), Environment)
+        (grant,) = reserve(there, WHOLE).grants
+        assert grant.device == there.device(1)
+
+
 def test_a_reservation_is_no_environment_of_the_quota(tmp_path: Path) -> None:
     config = BrokerConfig(Config(QuotaSettings={"users": {"ann": {"environments": 1}}}))
     with bench(tmp_path, "3x24GiB", config=config) as there:
@@ -401,6 +412,8 @@ def test_it_is_drawn_from_while_others_wait_for_what_is_free(there: Bench) -> No
     there.tick(600)
     there.broker.queue.round()
     kernel = there.kernel()
+    with pytest.raises(NoCapacity):  # more than is reserved
+        kernel.attach(Request(memory=16 * GIB))
     kernel.attach(HALF)
     assert rest(there, made) == 0
     with pytest.raises(NoCapacity):  # the other half is kept for who waits
@@ -460,6 +473,18 @@ def test_a_device_that_has_become_smaller_is_no_reason_to_fail(there: Bench) -> 
     other.detach()
     assert now(there, made).grants[0].exclusive
     assert isinstance(stranger(there, Request(memory=GIB)), NoCapacity)
+
+
+def test_what_a_desktop_leaves_of_a_whole_device_is_nobody_elses(there: Bench) -> None:
+    processes = there.source.devices[0].processes
+    assert processes is not None
+    processes.append(ProcessReading(1, GIB // 2, "graphics"))
+    there.tick()
+    serve(there, WHOLE)
+    there.kernel().attach(HALF)
+    processes.clear()
+    there.tick()
+    assert isinstance(stranger(there, Request(memory=GIB // 4)), NoCapacity)
 
 
 def test_kernels_that_live_on_keep_what_they_have_drawn(there: Bench) -> None:
