@@ -133,9 +133,14 @@ export function answerLabels(trans: TranslationBundle): Record<Answer, string> {
   };
 }
 
-/** Until when there is time to do something, where the message does not say it. */
-export function dueOf({ until, message }: INotice, now: number): string | null {
-  return until && !/\d\d:\d\d/.test(message) ? formatClock(until, now) : null;
+/** Until when there is time to do something; null where there is none, or what is said says it. */
+export function dueOf(
+  until: string | null,
+  said: string,
+  now: number
+): string | null {
+  const coming = until !== null && Date.parse(until) > now;
+  return coming && !/\d\d:\d\d/.test(said) ? formatClock(until, now) : null;
 }
 
 /** Which notebook, until when, and what: first what must not be cut off. */
@@ -146,14 +151,16 @@ export function toastText(
   trans: TranslationBundle
 ): string {
   const message = plain(notice.message);
-  const due = dueOf(notice, now);
-  const head = [
-    name && !message.includes(name) ? name : '',
-    due ? trans.__('until %1', due) : ''
-  ].filter(part => part);
-  const text = head.length ? `${head.join(', ')}: ${message}` : message;
-  const whole = `${text} ${plain(notice.hint)}`.trim();
-  return whole.length <= LONGEST ? whole : text;
+  const written = (said: string) => {
+    const due = dueOf(notice.until, said, now);
+    const head = [
+      name && !said.includes(name) ? name : '',
+      due ? trans.__('until %1', due) : ''
+    ].filter(part => part);
+    return head.length ? `${head.join(', ')}: ${said}` : said;
+  };
+  const whole = written(`${message} ${plain(notice.hint)}`.trim());
+  return whole.length <= LONGEST ? whole : written(message);
 }
 
 /** A sentence of the server's without the marks that it has for typing. */

@@ -141,4 +141,14 @@ it('until when there is time comes first, and what does not fit is left out', ()
   expect(toastText(said, null, now, trans)).toBe(
     'It is kept until 18:05. Say keep.'
   );
+  const over = notice({ until: '2026-01-01T11:59:00Z' });
+  expect(toastText(over, null, now, trans)).toBe('Idle for 30 min. Say keep.');
+  const hinted = notice({
+    message: 'It is yours.',
+    hint: 'Keep it until 18:05.',
+    until: due.until
+  });
+  expect(toastText(hinted, null, now, trans)).toBe(
+    'It is yours. Keep it until 18:05.'
+  );
 });

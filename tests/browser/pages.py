@@ -149,6 +149,8 @@ class Notebook:
 
         ``toasts``: keep what closes by itself; its time is an animation, that a picture ends.
         """
+        if toasts:
+            self.page.wait_for_timeout(1000)  # they slide in
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         if not themes:
             animations: Literal["allow", "disabled"] = "allow" if toasts else "disabled"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from tests.browser.jupyter import TOKEN, Jupyter
 from tests.browser.pages import PATIENCE, Notebook, Notebook7
@@ -36,10 +37,6 @@ def jupyter(server: Jupyter) -> Iterator[Jupyter]:
 def choose(jupyter: Jupyter, **settings: object) -> None:
     """Set what a user may choose."""
     jupyter.call("PUT", "lab/api/settings/genv-jupyter:gpu", {"raw": json.dumps(settings)})
-
-
-def toast(page: Page, text: str) -> Locator:
-    return page.locator(".Toastify__toast").filter(has_text=text)
 
 
 def test_the_button_has_a_popover_with_bar_and_actions(jupyter: Jupyter, page: Page) -> None:
@@ -103,7 +100,7 @@ def test_what_holds_gpus_is_among_what_runs(jupyter: Jupyter, page: Page) -> Non
     row.hover()
     row.locator(".jp-RunningSessions-itemShutdown").click()
     expect(row).to_have_count(0)
-    assert jupyter.gpu("GET", f"environments/{kernel}")["grants"] == []
+    jupyter.until(lambda: jupyter.gpu("GET", f"environments/{kernel}")["grants"] == [])
 
 
 @pytest.mark.parametrize("kind", [Notebook, Notebook7])
@@ -115,10 +112,11 @@ def test_a_lease_that_ends_is_told_and_extended(
     kernel = jupyter.environment("llm.ipynb")["id"]
     jupyter.gpu("PUT", f"environments/{kernel}", {"fraction": 0.5, "duration": "60s"})
     before = jupyter.environment("llm.ipynb")["expires"]
-    said = toast(page, "llm.ipynb: The lease")
+    said = page.locator(".Toastify__toast").filter(
+        has_text=re.compile(r"llm\.ipynb, until .*\d\d:\d\d: The lease of what is held here ends")
+    )
     expect(said).to_be_visible(timeout=60_000)
     expect(said.get_by_role("button", name="Release now")).to_be_visible()
-    page.wait_for_timeout(1000)  # it slides in
     notebook.shoot(f"toast-lease-{kind.__name__.lower()}", toasts=True)
     said.get_by_role("button", name="Extend by 1 h").click()
     jupyter.until(lambda: jupyter.environment("llm.ipynb")["expires"] > before)

@@ -16,7 +16,8 @@ export function NoticeList(props: INoticeListProps): JSX.Element {
   const { notices, answer, now, trans } = props;
   const labels = answerLabels(trans);
   const due = (notice: INotice) => {
-    const until = dueOf(notice, now);
+    const said = `${notice.message} ${notice.hint}`;
+    const until = dueOf(notice.until, said, now);
     return until && <b>{trans.__('until %1', until)}: </b>;
   };
   return (

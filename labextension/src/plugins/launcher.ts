@@ -11,8 +11,9 @@ import { CommandIDs, IGpu } from '../tokens';
 import { parseWanted } from '../wanted';
 
 const RANK = 50;
-/** Cards of notebooks have a picture, and no icon. */
-const ICON = `data:image/svg+xml,${encodeURIComponent(gpuIcon.svgstr)}`;
+/** Cards of notebooks have a picture, and no icon: of a colour to be seen in every theme. */
+const PICTURE = gpuIcon.svgstr.replace(/#616161/g, '#1e88e5');
+const ICON = `data:image/svg+xml,${encodeURIComponent(PICTURE)}`;
 /** Milliseconds for which the environment of a new kernel is waited for. */
 const PATIENCE = 30_000;
 const ARGS = {
