@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from genv_jupyter.broker import servers
@@ -42,16 +44,30 @@ class Housekeeper:
         self._next_wants = float("-inf")
         self._leases = Announcer(core)
 
-    def round(self) -> None:
-        """Look at a slice of the environments, and at all that drain."""
+    def parts(self) -> tuple[Callable[[], None], ...]:
+        """Return the parts of a round, in order; between them others may have the lock."""
         core = self.core
-        if core.loose_ends:
-            tie_up(core)
-        self._see_cuda()
-        self._drop_dead_servers()
-        self._losses.round()
-        core.upkeep.round()
-        core.deaths.round()
+        return (
+            self._tie_up,
+            self._see_cuda,
+            self._drop_dead_servers,
+            self._losses.round,
+            core.upkeep.round,
+            core.deaths.round,
+            self._settle,
+            self._want_again,
+            self._leases.round,
+            self._crowds.round,
+            self._look_at_some,
+        )
+
+    def _tie_up(self) -> None:
+        if self.core.loose_ends:
+            tie_up(self.core)
+
+    def _settle(self) -> None:
+        """Look at all that drain."""
+        core = self.core
         draining = {
             grant.environment
             for grants in core.books.on_device.values()
@@ -60,14 +76,15 @@ class Housekeeper:
         }
         for environment in draining:
             settle(core, core.books.environments[environment])
-        self._want_again()
-        self._leases.round()
-        self._crowds.round()
+
+    def _look_at_some(self) -> None:
+        """Look at a slice of the environments."""
+        books = self.core.books
         if not self._todo:
-            self._todo = list(core.books.environments)
+            self._todo = list(books.environments)
         turn, self._todo = self._todo[:SLICE], self._todo[SLICE:]
         for environment in turn:
-            row = core.books.environments.get(environment)
+            row = books.environments.get(environment)
             if row is not None:
                 self._look(row)
 

@@ -64,6 +64,10 @@ from genv_jupyter.policy import Policy
 from genv_jupyter.quotas import QuotaLimits
 from genv_jupyter.reserving import NewReservation
 
+PAUSE = 0.0005
+"""Seconds between two parts of a round: who lets go of a lock and takes it at once has it again
+before those who wait for it have woken up."""
+
 
 class Broker(Outlook):
     """Decides who gets which device, and keeps the ledger.
@@ -335,13 +339,14 @@ class Broker(Outlook):
         recall(self.core, self.lock, self.records)
         # Outside the lock: a hanging driver stalls nobody.
         reading = self.core.read() if read else None
-        with self.lock:
-            if reading is not None:
+        if reading is not None:
+            with self.lock:
                 self.core.absorb(*reading)
-            self.housekeeper.round()
-            self.core.leftovers.round()
-            self.asking.round()
-            self.core.board.sweep()
+        rounds = (self.core.leftovers.round, self.asking.round, self.core.board.sweep)
+        for part in (*self.housekeeper.parts(), *rounds):
+            _let_others_in()
+            with self.lock:
+                part()
 
     def tick_rules(self) -> None:
         """Judge the last reading and act: called once a second, beside ``tick``, as it may wait."""
@@ -382,3 +387,7 @@ class Broker(Outlook):
     def _mps_needs(self) -> dict[Post, int]:
         with self.lock:
             return needs(self.core)
+
+
+def _let_others_in() -> None:
+    time.sleep(PAUSE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,26 @@ def test_what_a_command_leaves_behind_drains(host: Bench) -> None:
     host.tick()
     assert held.id not in host.broker.books.environments
     assert host.broker.devices()[0].grants == ()
+
+
+def test_verbs_come_in_between_the_parts_of_a_round(
+    host: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, free, done = host.broker, list[bool](), list[str]()
+
+    def ask() -> None:
+        free.append(broker.lock.acquire(timeout=10))
+        broker.lock.release()
+
+    def pause() -> None:
+        other = threading.Thread(target=ask)
+        other.start()
+        other.join()
+        done.append("pause")
+
+    parts = [lambda: done.append("one"), lambda: done.append("other")]
+    monkeypatch.setattr(broker.housekeeper, "parts", lambda: parts)
+    monkeypatch.setattr("genv_jupyter.broker.service._let_others_in", pause)
+    broker.tick(read=False)
+    assert done[:4] == ["pause", "one", "pause", "other"]
+    assert all(free) and len(free) == 5

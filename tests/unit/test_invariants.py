@@ -16,7 +16,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from genv_jupyter.broker import attach, core, directories
+from genv_jupyter.broker import choosing, core, directories
 from genv_jupyter.broker.events import Publisher
 from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NoCapacity, NotYours
@@ -101,7 +101,7 @@ def test_a_wrong_placement_is_refused_by_the_database(
     before = kernel.now, desk.broker.books.ledger.load()
     wrong = msgspec.structs.replace(wrong, device=desk.device(0))
     with (
-        mock.patch.object(attach, "place", lambda *_: (wrong,)),
+        mock.patch.object(choosing, "place", lambda *_: (wrong,)),
         pytest.raises(Refused) as refusal,
     ):
         other.attach(Request(memory="1G"))
