@@ -57,7 +57,9 @@ def test_a_drained_device_is_given_to_nobody(desk: Bench) -> None:
         desk.kernel().attach(Request(gpus=2))
     assert "by carol: a new fan" in refused.value.message
     named = Request(devices=("0",), fraction=0.1)
-    with pytest.raises(NoCapacity, match=r"GPU 0 is under maintenance since .* by carol: a new fan"):
+    with pytest.raises(
+        NoCapacity, match=r"GPU 0 is under maintenance since .* by carol: a new fan"
+    ):
         desk.kernel().attach(named)
 
 

@@ -316,7 +316,15 @@ class World:
         assert counters(books.ledger) == sums(state)
         fresh = Books(mock.Mock(load=lambda: state))
         fresh.load()
-        for name in ("servers", "environments", "grants", "tickets", "by_pid", "successors", "reserved"):
+        for name in (
+            "servers",
+            "environments",
+            "grants",
+            "tickets",
+            "by_pid",
+            "successors",
+            "reserved",
+        ):
             assert getattr(books, name) == getattr(fresh, name), name
         for name, slot in fresh.slots.items():
             loaded = (slot.granted, slot.exclusive, slot.shared, slot.compute, slot.owners)
