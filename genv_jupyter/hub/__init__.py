@@ -1,1 +1,1 @@
-"""JupyterHub: its GPU page, as a service of the Hub."""
+"""JupyterHub: GPUs reserved before servers start, and its GPU page, as a service of the Hub."""
