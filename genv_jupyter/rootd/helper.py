@@ -187,17 +187,17 @@ class Helper:
 
     def _look(self, ask: wire.Look) -> wire.Seen | None:
         uids = set(evidence.uids(ask.pid) or ())
-        if processes.start_of(ask.pid) != ask.start or not uids:
-            return None
-        uid = uids.pop() if len(uids) == 1 else None
+        seen = self._seen(ask.pid, uids.pop() if len(uids) == 1 else None)
+        # Another process could have come to have its pid: what was seen may be that one's.
+        return seen if processes.start_of(ask.pid) == ask.start else None
+
+    def _seen(self, pid: int, uid: int | None) -> wire.Seen:
         try:
             self._ordinary(-1 if uid is None else uid)
         except Refused:
             return wire.Seen(uid=uid)
-        variables = processes.variables(ask.pid, (processes.MARKER, PIPE))
-        cuda = evidence.runs_cuda(ask.pid, processes.read)
-        if processes.start_of(ask.pid) != ask.start:
-            return None
+        variables = processes.variables(pid, (processes.MARKER, PIPE))
+        cuda = evidence.runs_cuda(pid, processes.read)
         if variables is None:
             return wire.Seen(uid=uid, cuda=cuda)
         named, pipe = variables[processes.MARKER], variables[PIPE]

@@ -56,6 +56,7 @@ def room(place: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="r", dir=place) as name:
         Path(name).chmod(0o711)
         yield Path(name)
+        end_daemons(Path(name))
 
 
 @pytest.fixture
@@ -63,7 +64,6 @@ def helped(room: Path, program: str) -> Iterator[Helped]:
     made = Helped(room, program, broker_uid=BROKER)
     yield made
     made.close()
-    end_daemons(room)
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +165,14 @@ def test_logs_are_handed_over_to_be_read_and_nothing_else_is(
     secret = place / "secret"
     secret.write_text("root's\n")
     secret.chmod(0o600)
+    own = place / "own"
+    own.write_text("hers, and no log\n")
+    os.chown(own, ann.uid, ann.gid)
     for trap in (
         lambda: log.symlink_to(secret),
         lambda: os.link(secret, log),
-        lambda: os.mkfifo(log),
+        lambda: log.symlink_to(own),
+        lambda: (os.mkfifo(log), os.chown(log, ann.uid, ann.gid)),
         lambda: (log.parent.rename(log.parent.with_name("old")), log.parent.symlink_to(place)),
     ):
         log.unlink(missing_ok=True)
@@ -248,17 +252,25 @@ def test_what_is_in_the_place_of_a_directory_is_not_used(
 ) -> None:
     directory = helped.room / name_of(GPU, ann.uid)
     bob = users["bob"]
-    made: list[Any] = [
-        lambda: directory.symlink_to(place),
-        lambda: directory.mkdir(mode=0o700),
-        lambda: (directory.mkdir(mode=0o700), os.chown(directory, bob.uid, bob.gid)),
-        lambda: (directory.mkdir(), os.chown(directory, ann.uid, ann.gid), directory.chmod(0o777)),
+    made: list[tuple[Any, str]] = [
+        (lambda: directory.symlink_to(place), "is not a directory of uid"),
+        (lambda: directory.mkdir(mode=0o700), "is not a directory of uid"),
+        (
+            lambda: (directory.mkdir(mode=0o700), os.chown(directory, bob.uid, bob.gid)),
+            "is not a directory of uid",
+        ),
+        (
+            lambda: (directory.mkdir(0o777), os.chown(directory, ann.uid, ann.gid)),
+            "others may enter",
+        ),
     ]
-    for make in made:
+    before = os.umask(0)
+    for make, why in made:
         make()
         answer = helped.ask(wire.Mps, verb="start", uid=ann.uid, device=GPU)
-        assert answer.kind == "failed" and str(directory) in (answer.error or ""), answer
+        assert answer.kind == "failed" and why in (answer.error or ""), answer
         directory.unlink() if directory.is_symlink() else directory.rmdir()
+    os.umask(before)
 
 
 def test_a_lock_in_the_hands_of_its_user_holds_nobody_up(helped: Helped, ann: User) -> None:
