@@ -65,8 +65,12 @@ class Scene:
         key = breach.key
         found: Iterable[Breach] = ()
         row = self.core.books.environments.get(key.environment)
-        if key.device and not self.unsure(key) and key.device in self.core.usage:
-            found = self._on_device(key.device, self.core.usage[key.device], slack)
+        usage = self.core.usage.get(key.device)
+        if usage is not None and not self._doubtful(key.device):
+            if key.rule == "outside":
+                found = self._strangers(key.device, self._label(key.device), usage)
+            else:
+                found = self._of(key.environment, key.device, usage, slack)
         elif key.rule == "quota":
             found = self._quotas()
         elif row is not None:
@@ -115,24 +119,28 @@ class Scene:
     # -- on devices -----------------------------------------------------------------------------
 
     def _on_device(self, uuid: str, usage: DeviceUsage, slack: int) -> Iterator[Breach]:
-        books, label = self.core.books, self._label(uuid)
         for environment in usage.own:
-            row = books.environments.get(environment)
-            if row is None:
-                continue  # it has ended since that reading
-            there = self._own(usage, row)
-            grant = books.grants.get(environment, {}).get(uuid)
-            allowed = grant is not None or self._may_be(row, uuid)
-            found = foreign.judge(environment, uuid, label, allowed, there)
-            if found is not None:
-                yield found
-            if grant is not None and grant.state == "granted":
-                # What the running process started with counts, and stands in others' way.
-                most = max(grant.memory, grant.counted_memory)
-                over = cap.judge(environment, uuid, label, most, slack, there)
-                if over is not None:
-                    yield over
-        yield from self._strangers(uuid, label, usage)
+            yield from self._of(environment, uuid, usage, slack)
+        yield from self._strangers(uuid, self._label(uuid), usage)
+
+    def _of(self, environment: str, uuid: str, usage: DeviceUsage, slack: int) -> Iterator[Breach]:
+        """Judge what one environment uses of a device."""
+        books, label = self.core.books, self._label(uuid)
+        row = books.environments.get(environment)
+        if row is None:
+            return  # it has ended since that reading
+        there = self._own(usage, row)
+        grant = books.grants.get(environment, {}).get(uuid)
+        allowed = grant is not None or self._may_be(row, uuid)
+        found = foreign.judge(environment, uuid, label, allowed, there)
+        if found is not None:
+            yield found
+        if grant is not None and grant.state == "granted":
+            # What the running process started with counts, and stands in others' way.
+            most = max(grant.memory, grant.counted_memory)
+            over = cap.judge(environment, uuid, label, most, slack, there)
+            if over is not None:
+                yield over
 
     def _strangers(self, uuid: str, label: str, usage: DeviceUsage) -> Iterator[Breach]:
         """Judge outsiders, those of each user by themselves."""
