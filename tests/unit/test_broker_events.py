@@ -11,9 +11,12 @@ import msgspec
 import pytest
 
 from genv_jupyter.broker.events import Listener, Publisher
+from genv_jupyter.broker.quotas import Quotas
 from genv_jupyter.errors import OutOfRange
 from genv_jupyter.events import Event
+from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.model import Request
+from genv_jupyter.quotas import QuotaLimits
 from tests.unit.brokers import HALF, Bench, bench
 
 T = TypeVar("T")
@@ -133,3 +136,41 @@ def test_servers_alone_hear_what_was_counted_also_where_nothing_else_has_changed
         assert event.figures is not None and sum(event.figures.attaches) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_rule_of_quotas_is_told_once_and_who_listens(desk: Bench, tmp_path: Path) -> None:
+    records = RecordsLedger(tmp_path / "records.sqlite")
+    records.open()
+    desk.broker.core.quotas = Quotas(desk.broker.core, records)
+
+    async def scenario() -> None:
+        publisher = Publisher(desk.broker, at_once, desk.me)
+        listener = await publisher.listen(None, None, desk.me)
+        [first] = told(listener)
+        assert first.health is not None
+        assert (first.health.quotas, first.health.user) == (0, desk.me.name)
+
+        seen = [0]
+        for limits in (QuotaLimits(devices=1), QuotaLimits(devices=2)):
+            desk.broker.set_quota(desk.me, "default", limits)
+            for _ in range(2):
+                await publisher.publish()
+            [event] = told(listener)
+            assert event.health is not None
+            seen.append(event.health.quotas)
+        assert seen == sorted(set(seen)), "each change is another number"
+        desk.broker.set_quota(desk.me, "default", None)
+        await publisher.publish()
+        assert [it.health.quotas for it in told(listener) if it.health] == [0]
+
+    asyncio.run(scenario())
+    records.close()
+
+
+def test_since_when_a_kernel_is_as_it_is_is_told(desk: Bench) -> None:
+    kernel = desk.kernel()
+    since = desk.broker.core.stamp()
+    desk.tell(kernel.id, kernel_state="busy", kernel_state_since=since)
+    told_now = desk.broker.environment(desk.me, kernel.id)
+    assert (told_now.kernel_state, told_now.kernel_state_since) == ("busy", since)
+    assert told_now.idle_since is None
