@@ -79,7 +79,7 @@ def test_no_descriptor_left_is_no_proof_of_death(desk: Bench) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with mock.patch.object(processes, "open", full, create=True), pytest.raises(OSError):
+    with mock.patch.object(processes, "_beginning", full), pytest.raises(OSError):
         desk.tick(120)
     desk.tick()
     assert kernel.devices == [desk.device(0)]
