@@ -79,7 +79,7 @@ wheel: $(STAMPS)/labextension
 	python -m build
 
 clean:
-	rm -rf genv_jupyter/labextension labextension/lib dist build .artifacts
+	rm -rf genv_jupyter/labextension genv_jupyter/hub/static labextension/lib dist build .artifacts
 	find . -name '*.tsbuildinfo' -not -path './node_modules/*' -delete
 	rm -rf $(STAMPS)/labextension
 
