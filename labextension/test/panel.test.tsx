@@ -117,7 +117,7 @@ it('a place in the queue is told in the section of its notebook', () => {
   expect(drawn).toContain('Second in the queue.');
   expect(drawn).toContain('Leave the queue');
   expect(drawn).toContain('2. llm.ipynb');
-  expect(drawn).toMatch(/waits 30 min.*perhaps at/);
+  expect(drawn).toMatch(/user · since \d\d:\d\d · perhaps at/);
   expect(drawn.match(/out of the queue/g)).toHaveLength(1);
 });
 
