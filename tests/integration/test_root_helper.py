@@ -283,8 +283,10 @@ def test_a_lock_in_the_hands_of_its_user_holds_nobody_up(helped: Helped, ann: Us
         cwd="/",
     ) as holder:
         assert holder.stdout is not None and holder.stdout.read(1) == b"\n"
-        ask = helped.ask(wire.MpsSay, command="get_server_list", **whose)
-        holder.kill()
+        try:
+            ask = helped.ask(wire.MpsSay, command="get_server_list", **whose)
+        finally:
+            holder.kill()
         assert ask.error is None
 
 
