@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,12 @@ def kind(name: str, base: type[BaseException] = Exception, /, **members: Any) ->
     """Make an error type with the whole name of a framework's."""
     module, _, short = name.rpartition(".")
     return type(short, (base,), {"__module__": module, **members})
+
+
+def brief(value: Any) -> str:
+    """Name a test by a value, without an address in it: every run has the same names."""
+    said = f"{type(value).__name__}-{value}" if isinstance(value, BaseException) else str(value)
+    return re.sub(r" object at 0x\w+", "", said)[:50]
 
 
 def enum(name: str, member: str) -> Any:
@@ -236,7 +243,7 @@ OTHERS: list[BaseException] = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "asked", "error"), MEANT, ids=lambda it: str(it)[:50])
+@pytest.mark.parametrize(("framework", "asked", "error"), MEANT, ids=brief)
 def test_errors_of_gpu_memory_are_known(
     framework: str, asked: int | None, error: BaseException
 ) -> None:
@@ -246,7 +253,7 @@ def test_errors_of_gpu_memory_are_known(
     assert failure.error is error
 
 
-@pytest.mark.parametrize("error", OTHERS, ids=lambda it: f"{type(it).__name__}-{it}"[:50])
+@pytest.mark.parametrize("error", OTHERS, ids=brief)
 def test_other_errors_are_left_alone(error: BaseException) -> None:
     assert find(error) is None
 
