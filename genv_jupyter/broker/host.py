@@ -48,6 +48,8 @@ log = logging.getLogger("genv_jupyter.broker")
 STATE = Path("/var/lib/genv-jupyter")
 NO_ACCOUNT = "uids without an account"
 """They are counted together: in containers of their own users have thousands of them."""
+OF_ONE = 3
+"""Of the threads for verbs that may wait, those that one user may have at once."""
 SPARE = 64
 """Descriptors that are kept for files and programs when everybody wants a connection."""
 
@@ -64,6 +66,7 @@ class HostProcess(Process):
     """
 
     door = HostDoor
+    of_one = OF_ONE
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +28,7 @@ from genv_jupyter.broker.events import Listener, Publisher
 from genv_jupyter.broker.fair import FairPool
 from genv_jupyter.broker.name import BACKLOG, take
 from genv_jupyter.broker.pace import Pace
+from genv_jupyter.broker.patience import PatientPool
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.turn_desk import TurnDesk
 from genv_jupyter.devices.source import open_source
@@ -61,6 +61,8 @@ class Process:
     """
 
     door: type[Verbs] = LocalDoor
+    of_one = PATIENT
+    """How many of the threads for verbs that may wait one user may have at once."""
 
     def __init__(self, broker: Broker, sock: socket.socket, idle_seconds: float) -> None:
         self.broker = broker
@@ -69,7 +71,7 @@ class Process:
         # One thread: the verbs take turns anyway, and SQL stays off the event loop.
         self.pool = FairPool()
         # Those that wait for a program (MPS), or for a verb that does, wait elsewhere.
-        self.patient = ThreadPoolExecutor(PATIENT, thread_name_prefix="patient")
+        self.patient = PatientPool(PATIENT, self.of_one)
         uid = os.getuid()
         owner = Principal(realm="local", id=str(uid), name=user_name(uid))
         self.publisher = Publisher(broker, self._in_pool, owner)
@@ -88,7 +90,7 @@ class Process:
         self.last_call = time.monotonic()
         try:
             if patient and self.broker.fences:
-                result = await asyncio.get_running_loop().run_in_executor(self.patient, verb)
+                result = await self.patient.run(verb, who)
             else:
                 result = await self.pool.run(verb, who)
         finally:
@@ -176,7 +178,7 @@ class Process:
         publishing.cancel()
         stop.set()
         await self._closing()
-        self.patient.shutdown(wait=True)
+        self.patient.shutdown()
         self.pool.shutdown()
         self.broker.close()
 
