@@ -12,8 +12,7 @@ from genv_jupyter.api.connection import ACTOR
 from genv_jupyter.api.doors import Host, R, Verbs
 from genv_jupyter.broker.audit import LONGEST, NOBODY_ELSE, Actor
 from genv_jupyter.errors import UnknownProcess
-from genv_jupyter.isolation import pid_namespaces
-from genv_jupyter.isolation.processes import peer
+from genv_jupyter.isolation import pid_namespaces, processes
 from genv_jupyter.model import Principal
 
 if TYPE_CHECKING:
@@ -48,9 +47,11 @@ class HostDoor(Verbs):
     def principal(self) -> Principal:
         connection = self.connection
         if connection.caller is None:
-            connection.caller = peer(connection.socket)[:2]
-        found: tuple[int, int] = connection.caller
-        self._pid, uid = found
+            pid, uid, _ = processes.peer(connection.socket)
+            connection.caller = pid, processes.peer_start(connection.socket), uid
+        found: tuple[int, int | None, int] = connection.caller
+        pid, start, uid = found
+        self._pid = pid if start is not None and processes.alive(pid, start) else 0
         identities = self.host.identities
         if identities.stale(uid):
             self.host.look_again(uid)
@@ -58,14 +59,14 @@ class HostDoor(Verbs):
         return identities.known(uid) or identities.look_up(uid)
 
     def peer_pid(self) -> int | None:
-        return self._pid  # 0: it is in a pid namespace that we do not see
+        return self._pid  # 0: in a pid namespace that we do not see, or ended: a child goes on
 
     def here(self, report: R) -> R:
         if report.pid is None:
             return report
-        caller, uid = self.connection.caller
-        found = pid_namespaces.ours(caller, uid, report.pid)
-        if found is None:
+        caller, start, uid = self.connection.caller
+        found = pid_namespaces.ours(caller, uid, report.pid) if self._pid else None
+        if found is None or not processes.alive(caller, start):
             raise UnknownProcess(
                 f"No process {report.pid} of yours is known where you call from.",
                 hint="Say its pid as your own pid namespace has it; the broker of this host must "

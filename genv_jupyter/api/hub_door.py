@@ -34,31 +34,44 @@ class Guest:
 
     Attributes
     ----------
-    pid, uid
-        As the kernel has them.
+    pid, start, uid
+        Of the process that has connected, as the kernel has them; ``start`` is ``None`` of one that
+        has ended by then.
     origin
         What connections of callers who have proved nothing are counted by.
     key
         The principal that the connection is counted for; ``None`` before anybody is proved.
     """
 
-    def __init__(self, pid: int, uid: int) -> None:
-        self.pid, self.uid = pid, uid
+    def __init__(self, pid: int, start: int | None, uid: int) -> None:
+        self.pid, self.start, self.uid = pid, start, uid
         self.origin = processes.cgroup(pid) or f"uid {uid}"
         self.key: str | None = None
         self._found: dict[int, tuple[int, int | None]] = {}
 
+    @property
+    def here(self) -> bool:
+        """Whether it still is the process that has connected.
+
+        A child may keep the connection, and a process of the host come to have its pid: what that
+        one sees is none of the caller's.
+        """
+        return self.start is not None and processes.alive(self.pid, self.start)
+
     def ours(self, pid: int) -> int | None:
         """Return our pid of the process that the caller knows as ``pid``."""
+        if not self.here:
+            return None
         known = self._found.get(pid)
         if known is not None and processes.alive(*known):
             return known[0]
         found = pid_namespaces.ours(self.pid, None, pid)
-        if found is not None:
+        if found is not None and self.here:  # all along: it was looked for in its own namespace
             if len(self._found) >= _MOST_PIDS:
                 self._found.clear()
             self._found[pid] = found, processes.start_of(found)
-        return found
+            return found
+        return None
 
 
 class Gate(Protocol):
@@ -95,7 +108,8 @@ class HubDoor(HostDoor):
     _watching: asyncio.Task[None] | None = None
 
     async def serve(self, arguments: Sequence[str]) -> None:
-        self._pid = self.connection.caller.pid
+        guest: Guest = self.connection.caller
+        self._pid = guest.pid if guest.here else 0
         token = token_of(self.request.headers)
         try:
             self._proof = Proof(
@@ -154,7 +168,8 @@ class HubDoor(HostDoor):
                 "able to see its processes.",
             )
         # In a container of its own all processes are its user's, whatever their uid.
-        if not pid_namespaces.contained(guest.pid) and uid != guest.uid:
+        contained = pid_namespaces.contained(guest.pid) and guest.here
+        if not contained and uid != guest.uid:
             raise NotYours(
                 f"Process {report.pid} belongs to another user.", hint="Name one of your own."
             )

@@ -90,7 +90,9 @@ class HubListener:
         return self.identities.fresh_for(token)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        guest = Guest(*processes.peer(writer.get_extra_info("socket"))[:2])
+        sock = writer.get_extra_info("socket")
+        pid, uid, _ = processes.peer(sock)
+        guest = Guest(pid, processes.peer_start(sock), uid)
         if (
             self.strangers[guest.origin] >= STRANGERS_OF_ONE
             or self.strangers.total() >= MOST_STRANGERS

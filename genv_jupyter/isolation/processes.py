@@ -6,7 +6,9 @@ psutil's ``create_time`` moves with steps of the clock, so the ticks are read he
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
 import socket
 import struct
@@ -26,6 +28,7 @@ _STAT = 4096
 """Bytes that ``/proc/PID/stat`` does not reach: a name of 64 at most, and 52 numbers."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+_SO_PEERPIDFD = 77  # asm-generic/socket.h
 
 
 class Stat(NamedTuple):
@@ -129,6 +132,26 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", credentials)
     return pid, uid, gid
+
+
+def peer_start(sock: socket.socket) -> int | None:
+    """Return the start ticks of the process that has connected; ``None`` once it has ended.
+
+    A connection outlives it in whoever has inherited it, and another process comes to have its pid.
+    The kernel's descriptor of it tells them apart (Linux 6.5); before, whoever has the pid now is
+    taken for it, so this is asked as early as can be.
+    """
+    start = start_of(peer(sock)[0])
+    try:
+        held = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        return start if error.errno == errno.ENOPROTOOPT else None  # else: it has ended
+    try:
+        poll = select.poll()
+        poll.register(held, select.POLLIN)
+        return None if poll.poll(0) else start  # readable: ended
+    finally:
+        os.close(held)
 
 
 def _environ(pid: int) -> str:
