@@ -34,6 +34,10 @@ class OperatorsRunner(Runner):
         """Believe root, too."""
         return uid in (0, self.uid)
 
+    def still(self, pid: int, uid: int) -> bool:
+        """Believe the socket: the process may be hidden from us, and is never ended here."""
+        return True
+
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Keep nobody away: the directory is somebody else's."""

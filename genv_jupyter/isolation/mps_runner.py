@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TypedDict
 
-from genv_jupyter.isolation import processes
+from genv_jupyter.isolation import evidence, processes
 
 PROGRAM = "nvidia-cuda-mps-control"
 ASK_SECONDS = 2.0
@@ -225,7 +225,14 @@ class Runner:
             except OSError:
                 return None
             pid, uid, _ = processes.peer(sock)
-            return pid if self.trusts(uid) else None
+            return pid if self.trusts(uid) and self.still(pid, uid) else None
+
+    def still(self, pid: int, uid: int) -> bool:
+        """Say whether a process is a user's alone at this moment.
+
+        A socket names whoever has listened, even when that one is dead and another has its pid.
+        """
+        return set(evidence.uids(pid) or ()) == {uid}
 
     def trusts(self, uid: int) -> bool:
         """Say whether a process of that uid may be the daemon."""
@@ -234,10 +241,21 @@ class Runner:
     def kill(self) -> None:
         """End a daemon that does not listen to words."""
         pid = self.pid()
-        start = None if pid is None else processes.start_of(pid)
-        if pid is None or start is None:
+        if pid is None:
             return
-        processes.send(pid, start, signal.SIGKILL)
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:  # held, it is looked at anew: what is its user's alone its user could kill as well
+            start = processes.start_of(pid)
+            if start is None or not Runner.still(self, pid, self.uid):
+                return
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(descriptor)
         deadline = time.monotonic() + KILL_SECONDS
         while processes.alive(pid, start) and time.monotonic() < deadline:
             time.sleep(0.01)

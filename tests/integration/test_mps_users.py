@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import warnings
@@ -18,6 +19,7 @@ from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.isolation.environ import MPS_MEMORY, MPS_PIPE, MPS_THREADS
 from genv_jupyter.isolation.mps import Daemons, Post
 from genv_jupyter.isolation.mps_control import ControlDaemon, MpsError
+from genv_jupyter.isolation.mps_runner import Runner
 from genv_jupyter.model import Environment, NewEnvironment, Principal, Request
 from tests.debian import unpacked
 from tests.integration.mps_bench import MpsBench
@@ -237,3 +239,50 @@ def test_the_daemon_of_a_host_has_them_where_users_get_through(
     finally:
         broker.close()
         os.close(held)
+
+
+# -- who a socket says is behind it ----------------------------------------------------------------
+
+
+@pytest.fixture
+def impostor(place: Path) -> Iterator[tuple[Runner, int]]:
+    """Root's process behind a socket that a user's listened at: as when a pid is used again."""
+    runner = Runner(place / "mps", GPU, "nvidia-cuda-mps-control", THEIRS.uid)
+    runner.directory.mkdir()
+    os.chown(runner.directory, THEIRS.uid, THEIRS.uid)
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setresuid(THEIRS.uid, THEIRS.uid, 0)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+                listening.bind(str(runner.directory / "control"))
+                listening.listen()
+                os.setresuid(0, 0, 0)
+                os.write(told, b".")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(told)
+    try:
+        assert os.read(ready, 1) == b"."
+        yield runner, pid
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_process_that_is_no_longer_its_user_s_is_no_daemon(impostor: tuple[Runner, int]) -> None:
+    """The socket keeps the credentials of whoever listened, even when that one is dead."""
+    runner, _ = impostor
+    assert runner.pid() is None
+
+
+def test_nor_is_it_killed_when_it_has_come_to_have_the_pid(
+    impostor: tuple[Runner, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, pid = impostor
+    monkeypatch.setattr(runner, "pid", lambda: pid)
+    runner.kill()
+    assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it lives"
