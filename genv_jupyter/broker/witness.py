@@ -102,8 +102,9 @@ class Witness:
         self._clients = {who: it for who, it in self._clients.items() if processes.alive(*who)}
         self._missed = {who: look for who, look in self._missed.items() if who in seen}
         self._ask(subjects)
+        verdicts = self._judge(core, subjects)
         with lock:
-            self._tell(core, subjects)
+            self._tell(core, verdicts)
 
     def _ask(self, subjects: list[Subject]) -> None:
         """Ask the daemons about processes that are not known as clients."""
@@ -130,25 +131,29 @@ class Witness:
                     pause = min(2 ** (times - 1), LONGEST_PAUSE)
                     self._missed[one] = Look(times, now + pause)
 
-    def _tell(self, core: Core, subjects: list[Subject]) -> None:
+    def _judge(self, core: Core, subjects: list[Subject]) -> dict[int, Verdict]:
+        """Say what is wrong with whom; without the lock, since the helper is asked for the why."""
         verdicts: dict[int, Verdict] = {}
         for subject in subjects:
-            grant = subject.grant
             if not subject.processes:
                 continue
             missed = [p for p in subject.processes if key(p) not in self._clients]
-            if not missed:
-                verdicts[grant.id] = Verdict(True)
-            else:
-                verdicts[grant.id] = Verdict(False, self._cause(core, subject, missed[0]))
-        for subject in subjects:
-            new, old = verdicts.get(subject.grant.id), self.verdicts.get(subject.grant.id)
-            if new == old or subject.grant.environment not in core.books.environments:
+            cause = self._cause(core, subject, missed[0]) if missed else None
+            verdicts[subject.grant.id] = Verdict(not missed, cause)
+        return verdicts
+
+    def _tell(self, core: Core, verdicts: dict[int, Verdict]) -> None:
+        """Take in what was found of the grants that there still are, under MPS as before."""
+        grants = [subject.grant for subject in _subjects(core)]
+        verdicts = {grant.id: verdicts[grant.id] for grant in grants if grant.id in verdicts}
+        for grant in grants:
+            new, old = verdicts.get(grant.id), self.verdicts.get(grant.id)
+            if new == old or grant.environment not in core.books.environments:
                 continue
-            core.books.touch(subject.grant.environment)
+            core.books.touch(grant.environment)
             if new is not None and not new.verified and (old is None or old.verified):
-                row = core.books.environments[subject.grant.environment]
-                core.record("MpsBypassed", row, device=subject.grant.device, reason=new.cause)
+                row = core.books.environments[grant.environment]
+                core.record("MpsBypassed", row, device=grant.device, reason=new.cause)
         self.verdicts = verdicts
 
     def _cause(self, core: Core, subject: Subject, process: Process) -> str:
