@@ -21,10 +21,11 @@ from traitlets import Bool, List, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from genv_jupyter.broker.identity import Identities
-from genv_jupyter.broker.rules.protection import FIRST_USER, NOBODY
+from genv_jupyter.broker.rules.protection import FIRST_USER
 from genv_jupyter.broker.traits import Seconds
 from genv_jupyter.errors import Forbidden, GpuError, Unauthenticated, Unavailable
 from genv_jupyter.model import Principal
+from genv_jupyter.rootd.helper import RESERVED
 
 log = logging.getLogger("genv_jupyter.broker")
 
@@ -310,19 +311,33 @@ class HubIdentities:
 
     def _account(self, hub: Principal, *, whole: bool) -> Principal:
         """Return the Unix account that a user of the Hub is."""
-        try:
-            uid = pwd.getpwnam(hub.name).pw_uid
-        except (KeyError, ValueError):
-            uid = NOBODY
-        # The host's own accounts, root's among them, are nobody's who has named themselves so.
-        if uid < FIRST_USER or uid == NOBODY:
-            raise Forbidden(
-                f"{hub.name[:64]!r} of the Hub is no user with an account on this host.",
-                hint="An administrator can make one, or unset HubAccess.local_users.",
-            )
+        uid = account_of(hub.name)
         self.identities.learn_groups(uid, hub.groups)
         local = self.identities.look_up(uid)
         return msgspec.structs.replace(local, admin=(whole and local.admin) or hub.admin)
+
+
+def account_of(name: str) -> int:
+    """Return the uid of the account that a user of the Hub is.
+
+    Raises
+    ------
+    Forbidden
+        There is none of that very name, or it is the host's own.
+    """
+    try:
+        entry = pwd.getpwnam(name)
+        # A directory service may find ann for Ann and ann@example.org: at the Hub they are others.
+        uid = entry.pw_uid if entry.pw_name == name else -1
+    except (KeyError, ValueError):
+        uid = -1
+    # The host's own accounts, root's among them, are nobody's who has named themselves so.
+    if uid < FIRST_USER or uid in RESERVED:
+        raise Forbidden(
+            f"{name[:64]!r} of the Hub is no user with an account on this host.",
+            hint="An administrator can make one, or unset HubAccess.local_users.",
+        )
+    return uid
 
 
 def _hash(token: str) -> bytes:

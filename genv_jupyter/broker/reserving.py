@@ -13,7 +13,7 @@ import msgspec
 from genv_jupyter.broker import failpoints, servers
 from genv_jupyter.broker.choosing import chosen
 from genv_jupyter.broker.core import Core
-from genv_jupyter.broker.hub_identity import HubAccess
+from genv_jupyter.broker.hub_identity import HubAccess, account_of
 from genv_jupyter.broker.quota_rules import administers
 from genv_jupyter.broker.release import FRESH
 from genv_jupyter.broker.rests import granted, written
@@ -90,14 +90,16 @@ def _owner(core: Core, principal: Principal, new: NewReservation) -> Principal:
         if new.groups is not None:
             users.learn(Principal(realm="hub", id=new.user, name=new.user, groups=new.groups))
         return users.of(f"hub:{new.user}")
+    if of_hub:
+        uid = account_of(new.user)  # as for a token: the host's own accounts are nobody's
+        if new.groups is not None:
+            users.learn_groups(uid, new.groups)
+        return users.look_up(uid)
     found = users.named(new.user)
     if found.realm != "local":
         raise UnknownUser(
             f"This host knows no user {new.user[:64]!r}.", hint="Say the name of an account."
         )
-    if of_hub and new.groups is not None:
-        users.learn_groups(int(found.id), new.groups)
-        found = users.look_up(int(found.id))
     return found
 
 

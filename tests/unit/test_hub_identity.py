@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from traitlets.config import Config
 
-from genv_jupyter.broker import hub_identity
+from genv_jupyter.broker import hub_identity, reserving
 from genv_jupyter.broker.hub_identity import Caller, HubAccess, HubIdentities, Told
 from genv_jupyter.broker.identity import Access, Identities
 from genv_jupyter.broker.known_groups import KnownGroups
 from genv_jupyter.errors import Forbidden, Unauthenticated, Unavailable
+from genv_jupyter.model import Principal, Request
+from genv_jupyter.reserving import NewReservation
 
 WHOLE = frozenset({"access:servers!server=ann/"})
 ANN = Told(name="ann", groups=("lab",), scopes=WHOLE)
@@ -303,7 +306,9 @@ def test_users_of_the_hub_are_no_accounts_unless_that_is_said(
     assert found.changes
 
 
-@pytest.mark.parametrize(("name", "uid"), [("root", 0), ("daemon", 1), ("nobody", 65534)])
+@pytest.mark.parametrize(
+    ("name", "uid"), [("root", 0), ("daemon", 1), ("nobody", 65534), ("dyn", 61184)]
+)
 def test_an_account_of_the_host_itself_is_nobody_s(
     monkeypatch: pytest.MonkeyPatch, name: str, uid: int
 ) -> None:
@@ -313,6 +318,36 @@ def test_an_account_of_the_host_itself_is_nobody_s(
         told(Told(name=name, scopes=scopes), local_users=True)
     with pytest.raises(Forbidden, match="no user with an account"):
         told(Told(name="stranger", scopes=scopes), local_users=True)
+
+
+@pytest.mark.parametrize("name", ["Ann", "ann@example.org"])
+def test_an_account_of_nearly_that_name_is_somebody_else_s(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As a directory service has it that folds case and domains."""
+    look = account("ann", 4321)
+    monkeypatch.setattr(pwd, "getpwnam", lambda key: look("ann"))
+    assert told(ANN, local_users=True).principal.key == "local:4321"
+    with pytest.raises(Forbidden, match="no user with an account"):
+        told(Told(name=name, scopes=WHOLE), local_users=True)
+
+
+@pytest.mark.parametrize("name", ["root", "daemon", "ann"])
+def test_reservations_for_users_of_the_hub_go_by_the_same_rule(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(pwd, "getpwnam", account("ann", 4321))
+    if name != "ann":
+        monkeypatch.setattr(pwd, "getpwnam", account(name, 1))
+    config = SimpleNamespace(of=lambda kind: kind(config=Config(HubAccess={"local_users": True})))
+    core: Any = SimpleNamespace(kind="host", identities=Identities(Access), config=config)
+    new = NewReservation(user=name, realm="hub", groups=(), server="", request=Request(gpus=1))
+    administrator = Principal(realm="local", id="0", name="root", admin=True)
+    if name == "ann":
+        assert reserving._owner(core, administrator, new).key == "local:4321"
+    else:
+        with pytest.raises(Forbidden, match="no user with an account"):
+            reserving._owner(core, administrator, new)
 
 
 def test_a_token_for_less_makes_no_administrator_of_an_account(
