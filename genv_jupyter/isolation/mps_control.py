@@ -32,6 +32,11 @@ __all__ = ["PROGRAM", "ControlDaemon", "MpsBusy", "MpsError", "MpsGone", "MpsHan
 MEBIBYTE = 2**20
 """``M`` of MPS is 2**20 bytes: its server logs 5120M as 0x140000000."""
 
+MOST_PIDS = 1024
+"""In one list: a server has 60 clients at most, and each user one server."""
+
+_HIGHEST_PID = 2**22
+_PID = re.compile(r"[0-9]{1,7}")
 _AMOUNT = re.compile(r"\d+[GM]")
 
 
@@ -220,5 +225,15 @@ class ControlDaemon:
 
 
 def _pids(said: str) -> tuple[int, ...]:
-    """Read pids; a sentence in their place says that there are none."""
-    return tuple(int(word) for word in said.split() if word.isdigit()) if said[:1].isdigit() else ()
+    """Read pids; a sentence in their place says that there are none.
+
+    They go into further commands, and what has said them may be a program of its user's.
+    """
+    if not said[:1].isdecimal() or not said[:1].isascii():
+        return ()
+    words = said.split()
+    if len(words) <= MOST_PIDS and all(map(_PID.fullmatch, words)):
+        pids = tuple(map(int, words))
+        if all(1 <= pid <= _HIGHEST_PID for pid in pids):
+            return pids
+    raise MpsError(f"what the daemon says are no pids: {said[:40]!r}")

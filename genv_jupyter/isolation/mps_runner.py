@@ -31,8 +31,9 @@ PROGRAM = "nvidia-cuda-mps-control"
 ASK_SECONDS = 2.0
 START_SECONDS = 5.0
 KILL_SECONDS = 2.0
-MOST_SAID = 64 * 2**10
-"""Bytes of an answer that are read: a user may have put anything behind their own socket."""
+MOST_SAID = 16 * 2**10
+"""Bytes of an answer that are read: a user may have put anything behind their own socket. In JSON
+each may be six, and all of them go into one answer of the root helper's."""
 
 _LONGEST_PATH = 107
 """``sun_path`` is 108 bytes with its NUL."""

@@ -24,6 +24,8 @@ MARGIN = 5.0
 
 GONE = "the root helper does not run at present"
 
+_questions: msgspec.json.Decoder[wire.Question] = msgspec.json.Decoder(wire.Question)
+
 
 class HelperGone(Exception):
     """The helper cannot be asked; the text says so."""
@@ -69,15 +71,17 @@ class Client:
         ------
         HelperGone
             There is none.
+        NotObeyed
+            It is no question: the helper would end at it.
         """
         future: Future[tuple[Any, list[int]]] = Future()
         with self._lock:
             number = next(self._ids)
+            asked = _encode(kind(id=number, **fields))
             if self._sock is None:
                 raise HelperGone(GONE)
             self._waiting[number] = future
             try:
-                asked = msgspec.json.encode(kind(id=number, **fields))
                 self._sock.send(asked, socket.MSG_DONTWAIT)
             except OSError as error:
                 del self._waiting[number]
@@ -184,6 +188,18 @@ class Client:
         else:
             future.set_exception(_error(answer))
         return True
+
+
+def _encode(ask: wire.Ask) -> bytes:
+    """Encode a question, and see that it is one: what is in it may come from anybody."""
+    asked = msgspec.json.encode(ask)
+    try:
+        _questions.decode(asked)
+    except msgspec.MsgspecError as error:
+        raise NotObeyed(f"what the root helper was to be asked is no question: {error}") from None
+    if len(asked) > wire.MOST_ASKED:
+        raise NotObeyed("what the root helper was to be asked is too long")
+    return asked
 
 
 def _error(answer: wire.Answer) -> Exception:

@@ -181,7 +181,7 @@ class HelperPowers(Powers):
         name = signal.Signals(number).name
         try:
             self.client.submit(wire.Signal, pid=pid, start=start, uid=uid, signal=name)
-        except HelperGone as error:
+        except (HelperGone, NotObeyed) as error:
             log.warning("process %d of uid %d is not signalled: %s", pid, uid, error)
 
     def daemons(
@@ -231,7 +231,7 @@ class HelperPowers(Powers):
         self._asked[who] = now
         try:
             future = self.client.submit(wire.Look, pid=who[0], start=who[1])
-        except HelperGone:
+        except (HelperGone, NotObeyed):
             return
         future.add_done_callback(lambda done: self._looked(who, done))
 
