@@ -38,7 +38,7 @@ from genv_jupyter.rootd import wire
 MOST_DAEMONS = 256
 MOST_AT_ONCE = 256
 MOST_FOR_ONE = 4
-"""Verbs under way, at all and for one user."""
+"""Verbs of one kind under way, at all and for one user: what hangs is in no other kind's way."""
 
 SIGNALS_AT_ONCE = 20
 SIGNALS_A_SECOND = 1.0
@@ -85,7 +85,7 @@ class Helper:
         self._decode = msgspec.json.Decoder(wire.Question).decode
         self._speaking = threading.Lock()
         self._counting = threading.Lock()
-        self._under_way: Counter[int] = Counter()
+        self._under_way: Counter[tuple[type[wire.Ask], int]] = Counter()
         self._signals = float(SIGNALS_AT_ONCE)
         self._counted_at = self.clock()
 
@@ -139,14 +139,18 @@ class Helper:
 
     def _beside(self, uid: int, ask: wire.Question, verb: Callable[[], Any]) -> None:
         """Do what may wait in a thread, unless too much is under way already."""
+        what = type(ask), uid
         with self._counting:
-            for_one, at_all = self._under_way[uid], self._under_way.total()
+            for_one = self._under_way[what]
+            at_all = sum(many for (kind, _), many in self._under_way.items() if kind is what[0])
             if for_one >= MOST_FOR_ONE or at_all >= MOST_AT_ONCE:
                 raise Refused(f"too much is under way ({for_one} for uid {uid}, {at_all} at all)")
-            self._under_way[uid] += 1
-        threading.Thread(target=self._do, args=(uid, ask, verb), daemon=True).start()
+            self._under_way[what] += 1
+        threading.Thread(target=self._do, args=(what, ask, verb), daemon=True).start()
 
-    def _do(self, uid: int, ask: wire.Question, verb: Callable[[], Any]) -> None:
+    def _do(
+        self, what: tuple[type[wire.Ask], int], ask: wire.Question, verb: Callable[[], Any]
+    ) -> None:
         try:
             self._answer(ask, verb())
         except Refused as refused:
@@ -159,7 +163,9 @@ class Helper:
             self._send(wire.Answer(id=ask.id, error=str(error), kind="failed"))
         finally:
             with self._counting:
-                self._under_way[uid] -= 1
+                self._under_way[what] -= 1
+                if not self._under_way[what]:
+                    del self._under_way[what]
 
     def _refuse(self, ask: wire.Question, refused: Refused) -> None:
         say(f"refused {type(ask).__name__}: {refused}")

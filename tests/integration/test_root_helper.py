@@ -650,7 +650,7 @@ def test_processes_that_hang_hold_up_only_their_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Their variables are in memory that never comes, as on a file system of their own making."""
-    stuck, free = holders.of(ann), holders.of(users["bob"])
+    stuck, target, free = holders.of(ann), holders.of(ann), holders.of(users["bob"])
     go, read = threading.Event(), root_helper.processes.read
 
     def slow(path: str, most: int) -> bytes | None:
@@ -678,9 +678,36 @@ def test_processes_that_hang_hold_up_only_their_user(
         look(99, free)
         answer = told()
         assert (answer.id, answer.value["cuda"]) == (99, True)
+        ask = wire.Signal(id=100, **who(target), uid=ann.uid, signal="SIGKILL")
+        lines[0].send(msgspec.json.encode(ask))
+        answer = told()
+        assert (answer.id, answer.value) == (100, True), "look-ups are not in a signal's way"
     finally:
         go.set()
         for _ in range(root_helper.MOST_FOR_ONE):
             told()
         lines[0].shutdown(socket.SHUT_WR)
         serving.join(60)
+
+
+def test_so_much_of_one_kind_is_not_in_another_s_way(
+    inner: root_helper.Helper,
+    lines: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of all users together, too: somebody may have thousands of uids."""
+    monkeypatch.setattr(root_helper, "MOST_AT_ONCE", 3)
+    go = threading.Event()
+    look = wire.Look(id=1, pid=1, start=0)
+    log = wire.MpsLog(id=2, uid=5000, device=GPU, name="control.log")
+    try:
+        for uid in range(5000, 5003):
+            inner._beside(uid, look, go.wait)
+        with pytest.raises(root_helper.Refused, match="under way"):
+            inner._beside(5003, look, go.wait)
+        inner._beside(5003, log, lambda: "done")
+        assert msgspec.json.decode(lines[0].recv(wire.MOST_ANSWERED))["value"] == "done"
+    finally:
+        go.set()
+    for _ in range(3):
+        lines[0].recv(wire.MOST_ANSWERED)
