@@ -45,7 +45,9 @@ class Guest:
 
     def __init__(self, pid: int, start: int | None, uid: int) -> None:
         self.pid, self.start, self.uid = pid, start, uid
-        self.origin = processes.cgroup(pid) or f"uid {uid}"
+        # Outside of containers anybody makes cgroups of their own: as many as they start services.
+        inside = processes.cgroup(pid) if pid_namespaces.contained(pid) else None
+        self.origin = inside or f"uid {uid}"
         self.key: str | None = None
         self._found: dict[int, tuple[int, int | None]] = {}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from genv_jupyter.broker.host import HostProcess
 
 MOST_STRANGERS, STRANGERS_OF_ONE = 256, 64
-"""Connections of callers of whom nothing is known yet: in all, and from one container."""
+"""Connections of callers of whom nothing is known yet: in all, and from one container or uid."""
 STRANGER_SECONDS = 6.0
 BACKLOG = 1024
 
@@ -47,6 +47,8 @@ class HubListener:
         self.sock = sock
         self.identities = identities
         self.strangers: Counter[str] = Counter()
+        self.waiting: dict[Guest, asyncio.StreamWriter] = {}
+        """Who they are, the oldest first."""
         self.server = application(process, HubDoor)
         self._listening: asyncio.Server | None = None
 
@@ -93,10 +95,7 @@ class HubListener:
         sock = writer.get_extra_info("socket")
         pid, uid, _ = processes.peer(sock)
         guest = Guest(pid, processes.peer_start(sock), uid)
-        if (
-            self.strangers[guest.origin] >= STRANGERS_OF_ONE
-            or self.strangers.total() >= MOST_STRANGERS
-        ):
+        if self.strangers[guest.origin] >= STRANGERS_OF_ONE:
             connection = Connection(reader, writer)
             connection.refuse(
                 TooMany(
@@ -106,7 +105,10 @@ class HubListener:
             )
             connection.close()
             return
+        if self.strangers.total() >= MOST_STRANGERS:
+            self._make_room()
         self.strangers[guest.origin] += 1
+        self.waiting[guest] = writer
         late = asyncio.get_running_loop().call_later(STRANGER_SECONDS, self._late, guest, writer)
         try:
             await self.server.serve(reader, writer, guest, whose=guest.origin)
@@ -120,11 +122,19 @@ class HubListener:
         if guest.key is None:
             writer.transport.abort()
 
+    def _make_room(self) -> None:
+        """End the oldest stranger of those who have most: whoever means it is known by then."""
+        crowd = self.strangers.most_common(1)[0][0]
+        oldest = next(guest for guest in self.waiting if guest.origin == crowd)
+        writer = self.waiting[oldest]
+        self._forget(oldest)
+        writer.transport.abort()
+
     def _forget(self, guest: Guest) -> None:
         """Count a connection as nobody's."""
         if guest.key is not None:
             self.process.gone(guest.key)
-        else:
+        elif self.waiting.pop(guest, None) is not None:
             self.strangers[guest.origin] -= 1
             if not self.strangers[guest.origin]:
                 del self.strangers[guest.origin]
