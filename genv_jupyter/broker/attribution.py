@@ -1,8 +1,9 @@
 """To which environment a process belongs: by its cgroup, its family, or a variable it carries.
 
 The variable is a claim that anybody can make: it counts where the process runs as the environment's
-owner. A cgroup tells where the environment has it to itself: neither the server nor the broker is
-in it, nor anything that is older than the environment's process, such as the shell of a login.
+owner; a user of a Hub is known by the company that their processes keep (``company``). A cgroup
+tells where the environment has it to itself: neither the server nor the broker is in it, nor
+anything that is older than the environment's process, such as the shell of a login.
 
 What was proved of a process (pid and start ticks) holds for its life, so it is looked into once: a
 child stays its kernel's when that has ended and another has become its parent.
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from genv_jupyter.broker import company
 from genv_jupyter.broker.books import Books
 from genv_jupyter.broker.posts import uid_of
 from genv_jupyter.isolation import processes
@@ -135,7 +137,10 @@ class Attribution:
     def pretends(self, pid: int) -> bool:
         """Say whether a process carries the name of an environment that is somebody else's."""
         claimed = self.powers.variable(pid, processes.MARKER)
-        known = claimed in self.books.environments or claimed in self.books.former
+        row = None if claimed is None else self.books.environments.get(claimed)
+        if row is not None and uid_of(row.owner) is None:
+            return company.refutes(row, pid)
+        known = row is not None or claimed in self.books.former
         return claimed is not None and known and not self._may_claim(pid, claimed)
 
     # -- ours -----------------------------------------------------------------------------------
@@ -163,9 +168,9 @@ class Attribution:
         row, former = self.books.environments.get(environment), self.books.former.get(environment)
         known = row or former
         owner = None if known is None else uid_of(known.owner)
-        if owner is None and row is not None and row.pid is not None:
-            owner = processes.uid_of(row.pid)  # of a Hub's user: as whom their processes run
-        return owner is not None and processes.uid_of(pid) == owner
+        if owner is None:
+            return row is not None and company.proves(self.books, row, pid)
+        return processes.uid_of(pid) == owner
 
     def look_again(self) -> None:
         """Doubt what was refuted: more is known of former environments now."""

@@ -39,6 +39,12 @@ def contained(pid: int) -> bool:
     return len(numbers(pid)) > 1
 
 
+def together(pid: int, other: int) -> bool:
+    """Say whether a process is provably in the namespace below ours that another one is in."""
+    level = len(numbers(other))
+    return level > 1 and len(numbers(pid)) >= level and _shared(pid, other, level)
+
+
 def ours(caller: int, uid: int | None, pid: int) -> int | None:
     """Return our pid of the process that a caller knows as ``pid``.
 

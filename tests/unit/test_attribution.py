@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from genv_jupyter.broker.attribution import SETTLED
+from genv_jupyter.broker.attribution import SETTLED, Attribution
 from genv_jupyter.devices.source import ProcessReading
-from genv_jupyter.isolation import processes
+from genv_jupyter.isolation import pid_namespaces, processes
 from genv_jupyter.isolation.environ import MARKER
-from genv_jupyter.model import NewEnvironment
+from genv_jupyter.model import NewEnvironment, Principal
 from tests.unit.brokers import GIB, HALF, Bench, Kernel, bench
 
 SLICE = "/user.slice/run-1.scope"
@@ -150,3 +151,92 @@ def test_what_is_known_of_a_process_is_not_looked_up_again(
         assert walks == []
         monkeypatch.undo()
         monkeypatch.setattr(processes, "age", lambda start: SETTLED)
+
+
+# -- users of a Hub, who have no uid of their own --------------------------------------------------
+
+ANN, MALLORY = (Principal(realm="hub", id=name, name=name) for name in ("ann", "mallory"))
+
+
+@pytest.fixture
+def claim(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[Kernel, int]:
+    """A kernel of a Hub's user, and a process of whomever with its name in a variable."""
+    monkeypatch.setattr(processes, "cgroup", lambda pid: None)
+    monkeypatch.setattr("os.getpid", lambda: 2**22 + 1)  # the broker is another user's
+    desk.broker.end_server(desk.me, desk.server)
+    kernel = kernel_of(desk, ANN)
+    variables = {**os.environ, MARKER: kernel.id}
+    child = subprocess.Popen(["sleep", "600"], env=variables, start_new_session=True)
+    desk.children.append(child)
+    while processes.marker(child.pid) is None:
+        pass
+    return kernel, child.pid
+
+
+def kernel_of(desk: Bench, who: Principal) -> Kernel:
+    """Start a kernel of somebody, on a server of theirs in a process of its own."""
+    desk.me, desk.server, desk.server_process = who, str(uuid.uuid4()), desk.process()
+    desk.register()
+    return holding(desk)
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """The container of each process, as a test has it; the others are outside."""
+    found: dict[int, int] = {}
+    monkeypatch.setattr(
+        pid_namespaces, "numbers", lambda pid: (pid, pid) if pid in found else (pid,)
+    )
+    monkeypatch.setattr(
+        pid_namespaces, "_shared", lambda one, other, level: found[one] == found[other]
+    )
+    return found
+
+
+def test_claim_from_another_container_of_the_same_uid_is_none(
+    desk: Bench, claim: tuple[Kernel, int], rooms: dict[int, int]
+) -> None:
+    kernel, pid = claim
+    attribution = desk.broker.core.attribution
+    rooms |= {kernel.process.pid: 1, desk.server_process.pid: 1, pid: 2}
+    assert owner(desk, pid) is None and attribution.pretends(pid)
+    rooms[pid] = 1
+    assert owner(desk, pid) == kernel.id
+    del rooms[pid]  # on the host itself
+    desk.broker.core.attribution = Attribution(desk.broker.books)
+    assert owner(desk, pid) is None
+
+
+def test_claim_in_a_container_that_others_are_in_is_none(
+    desk: Bench, claim: tuple[Kernel, int], rooms: dict[int, int]
+) -> None:
+    kernel, pid = claim
+    other = kernel_of(desk, MALLORY)
+    rooms |= {it.pid: 1 for it in desk.children}
+    assert owner(desk, pid) is None
+    assert not desk.broker.core.attribution.pretends(pid), "it may well be ann's"
+    for theirs in (other.process.pid, desk.server_process.pid):
+        rooms[theirs] = 2
+    assert owner(desk, pid) == kernel.id
+
+
+def test_claim_in_the_cgroup_of_the_kernel_counts_where_nobody_else_is_in_it(
+    desk: Bench, claim: tuple[Kernel, int], groups: dict[int, str], rooms: dict[int, int]
+) -> None:
+    kernel, pid = claim
+    kernel_of(desk, MALLORY)
+    groups |= {kernel.process.pid: SLICE, pid: SLICE, desk.server_process.pid: SLICE}
+    assert owner(desk, pid) is None
+    groups[desk.server_process.pid] = "/user.slice/run-10.scope"
+    assert owner(desk, pid) == kernel.id
+
+
+def test_claim_by_uid_counts_outside_of_containers_where_nobody_else_has_it(
+    desk: Bench, claim: tuple[Kernel, int]
+) -> None:
+    kernel, pid = claim
+    assert owner(desk, pid) == kernel.id
+    other = kernel_of(desk, MALLORY)
+    desk.broker.core.attribution = Attribution(desk.broker.books)
+    assert owner(desk, pid) is None
+    assert owner(desk, other.process.pid) == other.id
