@@ -40,8 +40,11 @@ _SCRUBBED = re.compile(r"(CUDA|GENV|NVIDIA_VISIBLE)_?.*|NVML_.*|LD_PRELOAD|LD_AU
 HOST_SOCKET = "/run/genv-jupyter/broker.sock"
 """Where the daemon of a host listens; ``GENV_JUPYTER_HOST_SOCKET`` names another path."""
 
-HUB_SOCKET = "/run/genv-jupyter/hub/hub.sock"
-"""Where it listens for users of a JupyterHub; containers have no more of it than this directory."""
+HUB_SOCKET = "/run/genv-jupyter-hub/hub.sock"
+"""Where it listens for users of a JupyterHub; containers have no more of it than this directory.
+
+It is root's, and not in the daemon's own: whoever could rename it would choose what is mounted.
+"""
 
 _DOCTOR = "`jupyter gpu doctor` says more."
 

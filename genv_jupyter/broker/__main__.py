@@ -33,6 +33,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mps-program", type=Path, help="NVIDIA's nvidia-cuda-mps-control")
     parser.add_argument("--lowest-uid", type=int, default=1000, help="the first uid of a person")
     parser.add_argument("--helper", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--hub-listening", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -43,9 +44,9 @@ def _as_root(options: argparse.Namespace) -> int:
     socket = Path(options.socket or parent.SOCKET).absolute()
     state = Path(options.state or os.environ.get("STATE_DIRECTORY") or parent.STATE).absolute()
     arguments = ["--socket", str(socket), "--state", str(state)]
-    for name in ("config", "hub_socket"):
-        if (value := getattr(options, name)) is not None:
-            arguments += [f"--{name.replace('_', '-')}", str(Path(value).absolute())]
+    if options.config is not None:
+        arguments += ["--config", str(options.config.absolute())]
+    handed = "hub" in os.environ.get("LISTEN_FDNAMES", "").split(":")  # by systemd, to the broker
     return parent.main(
         name=options.name,
         arguments=arguments,
@@ -53,6 +54,7 @@ def _as_root(options: argparse.Namespace) -> int:
         room=options.mps_directory or parent.ROOM,
         program=options.mps_program,
         lowest_uid=options.lowest_uid,
+        hub=None if handed or options.hub_socket is None else Path(options.hub_socket),
     )
 
 
@@ -77,6 +79,7 @@ def _main(options: argparse.Namespace) -> int:
             hub_path=options.hub_socket,
             state=options.state or Path(os.environ.get("STATE_DIRECTORY") or host.STATE),
             helper=options.helper,
+            hub_descriptor=options.hub_listening,
         )
     # Whoever started it may live for months, or end in a second: neither may have to wait for it.
     if options.detach and os.fork():

@@ -252,6 +252,7 @@ def main(
     hub_path: str | None,
     state: Path,
     helper: int | None = None,
+    hub_descriptor: int | None = None,
 ) -> int:
     """Run a host daemon until it is told to leave; ``helper`` is the line to its root helper."""
     to_journal = logging.StreamHandler(sys.stderr)
@@ -267,7 +268,9 @@ def main(
     try:
         settings = reread()
         powers = rights.acquire(helper)
-        sock, hub = sockets(settings, Path(path), hub_path)
+        sock, hub = sockets(
+            settings, Path(path), hub_path, hub_descriptor, separated=helper is not None
+        )
         broker, held = _open(state, settings, Path(path).parent, powers)
     except GpuError as error:
         print(f"Error: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ import socket
 import stat
 from pathlib import Path
 
+from genv_jupyter.api.rendezvous import HOST_SOCKET, HUB_SOCKET
 from genv_jupyter.broker import systemd
 from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.hub_identity import HubAccess
@@ -21,9 +22,17 @@ HUB_NAME = "hub"
 
 
 def sockets(
-    settings: BrokerConfig, path: Path, hub_path: str | None
+    settings: BrokerConfig,
+    path: Path,
+    hub_path: str | None,
+    hub_descriptor: int | None = None,
+    *,
+    separated: bool = False,
 ) -> tuple[socket.socket, socket.socket | None]:
     """Return the sockets to listen on: those of systemd, or ours; for the Hub where it is wanted.
+
+    ``separated`` from root's rights we listen for the Hub at what root has opened, and nowhere
+    else: that directory is mounted into containers, so it must not be ours to rename.
 
     Raises
     ------
@@ -32,15 +41,30 @@ def sockets(
     """
     handed = systemd.handed_over()
     hub = handed.pop(HUB_NAME, None)
+    if hub_descriptor is not None:
+        os.set_inheritable(hub_descriptor, False)
+        hub = socket.socket(fileno=hub_descriptor)
+        hub.setblocking(False)
     sock = next(iter(handed.values()), None) or _listen(path)
     if settings.of(HubAccess).api_url:
-        hub = hub or _listen(Path(hub_path) if hub_path else path.parent / "hub" / "hub.sock")
+        if hub is None and separated:
+            raise Unavailable(
+                "Nobody has opened a socket for the JupyterHub of HubAccess.api_url.",
+                hint="Enable genv-jupyter-hub.socket, or start the daemon with "
+                f"--hub-socket {HUB_SOCKET}: root opens it, in a directory of root's.",
+            )
+        hub = hub or _listen(Path(hub_path) if hub_path else _beside(path))
     elif hub is not None or hub_path is not None:
         raise Unavailable(
             "There is a socket for a JupyterHub, and the broker is not told which.",
             hint="Set HubAccess.api_url, such as http://127.0.0.1:8081/hub/api.",
         )
     return sock, hub
+
+
+def _beside(path: Path) -> Path:
+    """Return where the Hub's socket is by default."""
+    return Path(HUB_SOCKET) if str(path) == HOST_SOCKET else path.parent / "hub" / "hub.sock"
 
 
 def _listen(path: Path) -> socket.socket:

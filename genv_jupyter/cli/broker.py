@@ -23,7 +23,8 @@ import click
     "--hub-socket",
     type=click.Path(),
     help="Where to listen for users of a JupyterHub, with HubAccess.api_url. "
-    "[default: hub/hub.sock beside the other]",
+    "With --as root opens it, in a directory of root's. [default: hub/hub.sock beside the other; "
+    "/run/genv-jupyter-hub/hub.sock beside its default; none with --as]",
 )
 @click.option(
     "--state",

@@ -8,6 +8,7 @@ fork of this process. A helper that has ended is replaced; when the broker has e
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -48,6 +49,7 @@ def main(
     room: Path = ROOM,
     program: Path | None = None,
     lowest_uid: int = 1000,
+    hub: Path | None = None,
 ) -> int:
     """Start broker and helper, and stay until the broker has ended; return an exit status.
 
@@ -65,13 +67,18 @@ def main(
         NVIDIA's MPS control program; looked for where programs of the system are by default.
     lowest_uid
         The first uid of a person.
+    hub
+        Where to listen for users of a JupyterHub, in a directory of root's.
     """
     os.umask(0o077)
     try:
         user = _user(name)
-        rules = Rules(_room(room), _program(program), lowest_uid, user.pw_uid)
+        room = _own(room, 0o711)  # users get through it to their own, and see nothing else
+        rules = Rules(room, _program(program), lowest_uid, user.pw_uid)
         for place, mode in places:
             _give(place, user, mode)
+        if hub is not None:
+            arguments = [*arguments, "--hub-listening", str(_listen(hub.absolute()))]
     except (Unsafe, OSError) as error:
         print(f"Error: the GPU broker of this host cannot start: {error}.", file=sys.stderr)
         return 1
@@ -206,15 +213,15 @@ def _program(given: Path | None) -> str | None:
     return str(path)
 
 
-def _room(room: Path) -> Path:
-    """Make root's directory for MPS, through which users get to their own and see nothing else."""
-    room = room.absolute()
-    _roots(*room.parents)
+def _own(place: Path, mode: int) -> Path:
+    """Make a directory that is root's, in ones that are."""
+    place = place.absolute()
+    _roots(*place.parents)
     with contextlib.suppress(FileExistsError):
-        room.mkdir(mode=0o711)
-    _roots(room)
-    room.chmod(0o711)
-    return room
+        place.mkdir()
+    _roots(place)
+    place.chmod(mode)
+    return place
 
 
 def _roots(*paths: Path) -> None:
@@ -244,3 +251,27 @@ def _give(place: Path, user: pwd.struct_passwd, mode: int) -> None:
             os.fchown(descriptor, user.pw_uid, user.pw_gid)
     finally:
         os.close(descriptor)
+
+
+def _listen(path: Path) -> int:
+    """Listen for users of a Hub in a directory of root's; return the broker's descriptor.
+
+    It is mounted into containers: if the broker could rename it, anything of the host could be.
+    """
+    _own(path.parent, 0o755)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
+    except BlockingIOError:
+        raise Unsafe(f"another one listens at {path}") from None
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise Unsafe(f"{path} is there, and is no socket")
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(str(path))
+    path.chmod(0o666)
+    sock.listen(1024)
+    os.set_inheritable(sock.fileno(), True)
+    return sock.detach()
