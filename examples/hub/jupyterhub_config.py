@@ -23,6 +23,9 @@ c.JupyterHub.services = [
         "name": "gpu",
         "url": "http://127.0.0.1:10109",
         "command": [sys.executable, "-m", "genv_jupyter.hub"],
+        # useradd --system --no-create-home --shell /usr/sbin/nologin genv-jupyter-page
+        # Without it the page, which parses what every browser sends, runs as root like the Hub.
+        "user": "genv-jupyter-page",
         "oauth_no_confirm": True,
         "oauth_client_allowed_scopes": [
             "access:services!service=gpu",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,6 +26,31 @@ c.JupyterHub.load_roles = list(c.JupyterHub.load_roles) + roles
 """The tests have a service and a role of their own. What else is set afterwards is about places."""
 
 
+def page_user(users: dict[str, User]) -> str:
+    """Return who the page runs as: a user of ours, who may not get at the interpreter here."""
+    cat = users["cat"]
+    tried = [sys.executable, "-c", "import genv_jupyter.hub.service"]
+    try:
+        subprocess.run(tried, user=cat.uid, group=cat.gid, extra_groups=[], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return cat.name
+
+
+def uids_of_page(daemon: Daemon) -> set[int]:
+    """Return the users that the page's processes run as."""
+    wanted = [b"genv_jupyter.hub", b"--socket", os.fsencode(daemon.hub_socket)]
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if all(word in words for word in wanted):
+                found.add(process.stat().st_uid)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
 @pytest.fixture(scope="module")
 def example(users: dict[str, User]) -> Iterator[tuple[Hub, Daemon]]:
     names = {key: user.name for key, user in users.items()}
@@ -35,14 +64,17 @@ def example(users: dict[str, User]) -> Iterator[tuple[Hub, Daemon]]:
             "page = next(it for it in c.JupyterHub.services if it['name'] == 'gpu')",
             f"page['url'] = 'http://127.0.0.1:{free_port()}'",
             f"page['command'] = [*page['command'], *{places!r}]",
+            f"assert page['user'] != 'root'; page['user'] = {page_user(users)!r}",
             f"c.JupyterHub.load_groups = {{'gpu-admins': {{'users': [{names['adm']!r}]}}}}",
         ]
         hub.start()
         yield hub, daemon
 
 
-def test_the_example_reserves_serves_its_page_and_culls(example: tuple[Hub, Daemon]) -> None:
-    hub, _ = example
+def test_the_example_reserves_serves_its_page_and_culls(
+    example: tuple[Hub, Daemon], users: dict[str, User]
+) -> None:
+    hub, daemon = example
     server = hub.spawn("ann", options={"gpu": "half"})
     found = Client(start=False).environments()
     assert [(it.kind, it.user) for it in found] == [("server", hub.names["ann"])]
@@ -59,6 +91,8 @@ def test_the_example_reserves_serves_its_page_and_culls(example: tuple[Hub, Daem
             return answer.status_code == 200 and "GPU" in answer.text
 
         until(shown, "the GPU page")
+    if page_user(users):
+        assert uids_of_page(daemon) == {users["cat"].uid}
     services = hub.api("GET", "services").json
     assert {"gpu", "culler", "tests"} <= services.keys()
     assert "culler" in hub.said()
