@@ -40,6 +40,10 @@ class Powers:
         """Say whether a process has CUDA, as far as that can be seen."""
         return evidence.runs_cuda(pid)
 
+    def of_driver(self, pid: int) -> bool:
+        """Say whether a process runs one of the driver's own programs."""
+        return evidence.of_driver(pid)
+
     def claims(self, pid: int) -> bool:
         """Say whether a process carries the name of an environment, or may."""
         return evidence.claims(pid)

@@ -47,11 +47,9 @@ MODE_SECONDS = 45.0
 RESERVED = range(61184, 65536)
 """Uids that no person has: systemd's dynamic users, nobody, and -1 in 16 bits."""
 
-DRIVER = ("nvidia-", "nv-", "dcgm")
-"""How the names of the driver's own programs begin, MPS servers among them."""
-
-SCREENS = ("/dev/nvidia-modeset", "/dev/dri/")
-"""What a process that draws on a screen has open."""
+SCREENS = ("/dev/dri/card",)
+"""What a program that drives a screen has open, and only whoever sits there or is in its group may
+open: ``/dev/nvidia-modeset`` and ``renderD128`` are everybody's on many hosts."""
 
 ENVIRONMENT = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -203,9 +201,9 @@ class Helper:
         except Refused:
             return wire.Seen(uid=uid)
         variables = processes.variables(pid, (processes.MARKER, PIPE))
-        cuda = evidence.runs_cuda(pid, processes.read)
+        cuda, driver = evidence.runs_cuda(pid, processes.read), evidence.of_driver(pid)
         if variables is None:
-            return wire.Seen(uid=uid, cuda=cuda)
+            return wire.Seen(uid=uid, cuda=cuda, driver=driver)
         named, pipe = variables[processes.MARKER], variables[PIPE]
         proper = named is not None and ENVIRONMENT.fullmatch(named) is not None
         return wire.Seen(
@@ -214,6 +212,7 @@ class Helper:
             claims=named is not None,
             pipe=None if pipe is None else "".join(filter(str.isprintable, pipe[:107])),
             cuda=cuda,
+            driver=driver,
         )
 
     def _signal(self, ask: wire.Signal) -> bool:
@@ -325,12 +324,9 @@ def _spared(pid: int, uid: int) -> str | None:
     """Say why a process is never signalled; ``None`` where it may be."""
     if set(evidence.uids(pid) or ()) != {uid}:
         return f"is not uid {uid}'s alone"
-    names = {processes.command(pid) or ""}
-    with suppress(OSError):
-        names.add(Path(f"/proc/{pid}/exe").readlink().name)
-    if any(name.startswith(DRIVER) for name in names):
+    if evidence.of_driver(pid):
         return "is a part of the driver"
-    if evidence.has_open(pid, SCREENS):
+    if evidence.roots_program(pid) is not None and evidence.has_open(pid, SCREENS):
         return "draws on a screen"
     if not evidence.runs_cuda(pid, processes.read):
         return "has no CUDA"

@@ -158,6 +158,11 @@ class HelperPowers(Powers):
         seen = self._look(pid)
         return seen is not None and seen.cuda
 
+    def of_driver(self, pid: int) -> bool:
+        """Say whether a process runs one of the driver's own programs, or may: it is not known."""
+        seen = self._look(pid)
+        return seen is None or seen.driver
+
     def claims(self, pid: int) -> bool:
         """Say whether a process carries the name of an environment, or may."""
         seen = self._look(pid)
@@ -219,7 +224,8 @@ class HelperPowers(Powers):
         known = self._seen.get(who)
         if known is not None:
             at, seen = known
-            if now - at < FRESH or (seen.cuda and processes.age(start) - (now - at) >= SETTLED):
+            settled = seen.cuda and not seen.driver  # it may become another program
+            if now - at < FRESH or (settled and processes.age(start) - (now - at) >= SETTLED):
                 return seen
         if now - self._asked.get(who, float("-inf")) >= FRESH:
             self._ask_for(who, now)

@@ -132,6 +132,8 @@ class Seen(Struct, frozen=True, kw_only=True):
         Its ``CUDA_MPS_PIPE_DIRECTORY``.
     cuda
         Whether the driver's library or a device is mapped.
+    driver
+        Whether it runs one of the driver's own programs.
     """
 
     uid: int | None
@@ -139,6 +141,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     claims: bool = True
     pipe: str | None = None
     cuda: bool = False
+    driver: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -128,10 +128,17 @@ class Holders:
         if not program.exists():
             shutil.copy(self.program, program)
         mapped = self.cuda if cuda else self.place / "hold.c"
+        return self.run(uid, [program, mapped, *files], **variables)
+
+    def run(
+        self, uid: int, command: list[Any], *, root: bool = False, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Run a command that comes to be such a process; as root, where it gives that up itself."""
+        user = 0 if root else uid
         process = subprocess.Popen(
-            [program, mapped, *files],
-            user=uid,
-            group=uid,
+            command,
+            user=user,
+            group=user,
             extra_groups=[],
             env=variables,
             stdout=subprocess.PIPE,

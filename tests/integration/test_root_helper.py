@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -380,6 +381,7 @@ def test_of_a_process_only_two_variables_are_told(
         "claims": True,
         "pipe": "/run/mps",
         "cuda": True,
+        "driver": False,
     }
     bare = helped.ask(wire.Look, **who(holders.start(ann.uid, cuda=False, name="bare"))).value
     assert (bare["environment"], bare["claims"], bare["cuda"]) == (None, False, False)
@@ -461,6 +463,63 @@ def test_nor_a_part_of_the_driver(helped: Helped, ann: User, holders: Holders, n
     target = holders.start(ann.uid, name=name)
     said = helped.refused(wire.Signal, **who(target), uid=ann.uid, signal="SIGKILL")
     assert "part of the driver" in said and lives(target)
+
+
+@pytest.mark.parametrize("way", ["called", "own", "writable", "place", "mounted"])
+def test_whoever_only_takes_such_a_name_is_signalled(
+    helped: Helped, ann: User, holders: Holders, way: str
+) -> None:
+    """A name, a file, a mount of one's own: only root's file in root's place counts."""
+    place = holders.place / way
+    place.mkdir()
+    program = place / "nvidia-forged"
+    if way == "called":
+        program.symlink_to(holders.program)
+    else:
+        shutil.copy(holders.program, program)
+    if way == "own":
+        os.chown(program, ann.uid, ann.gid)
+    elif way == "writable":
+        program.chmod(0o775)
+    elif way == "place":
+        os.chown(place, ann.uid, ann.gid)
+    command: list[Any] = [program, holders.cuda]
+    if way == "mounted":
+        os.chown(program, ann.uid, ann.gid)
+        user = f"setpriv --reuid={ann.uid} --regid={ann.gid} --clear-groups"
+        mount = f'mount --bind {holders.program} "$1"; exec {user} "$@"'
+        command = ["unshare", "--mount", "sh", "-ec", mount, "sh", *command]
+    target = holders.run(ann.uid, command, root=way == "mounted")
+    assert root_helper.processes.command(target.pid) == "nvidia-forged"
+    assert helped.ask(wire.Look, **who(target)).value["driver"] is False
+    answer = helped.ask(wire.Signal, **who(target), uid=ann.uid, signal="SIGKILL")
+    assert (answer.value, answer.error) == (True, None)
+
+
+def test_a_part_of_the_driver_that_was_replaced_on_disk_is_one(
+    helped: Helped, ann: User, holders: Holders
+) -> None:
+    target = holders.start(ann.uid, name="nvidia-upgraded")
+    (holders.place / "nvidia-upgraded").unlink()
+    said = helped.refused(wire.Signal, **who(target), uid=ann.uid, signal="SIGKILL")
+    assert "part of the driver" in said and lives(target)
+
+
+def test_a_program_of_one_s_own_that_has_a_screen_open_is_signalled(
+    inner: root_helper.Helper, ann: User, holders: Holders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, own = holders.place / "card1", holders.place / "own-program"
+    screen.touch()
+    shutil.copy(holders.program, own)
+    os.chown(own, ann.uid, ann.gid)
+    monkeypatch.setattr(root_helper, "SCREENS", (str(screen),))
+    target = holders.run(ann.uid, [own, holders.cuda, screen])
+    assert inner._signal(kill(target, ann.uid))
+
+
+@pytest.mark.parametrize("path", ["/dev/nvidia-modeset", "/dev/dri/renderD128"])
+def test_what_everybody_may_open_is_no_screen(path: str) -> None:
+    assert not path.startswith(root_helper.SCREENS)
 
 
 def test_nor_one_without_cuda(helped: Helped, ann: User, holders: Holders) -> None:

@@ -104,11 +104,18 @@ class Ruled(Bench):
         child.stdout.close()
         return child
 
-    def uses(self, number: int, pid: int, memory: int | None, kind: Any = "compute") -> None:
+    def uses(
+        self,
+        number: int,
+        pid: int,
+        memory: int | None,
+        kind: Any = "compute",
+        name: str | None = None,
+    ) -> None:
         device = self.source.devices[number]
         assert device.processes is not None
         device.processes[:] = [it for it in device.processes if it.pid != pid]
-        device.processes.append(ProcessReading(pid, memory, kind))
+        device.processes.append(ProcessReading(pid, memory, kind, name=name))
 
     def notices(self, *kinds: str) -> list[Notice]:
         """What the rules tell: other parts tell other things."""

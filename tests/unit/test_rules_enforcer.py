@@ -301,6 +301,24 @@ def test_outsiders_that_may_be_somebodys_are_not_ended(
         assert desk.notices() == [], "nor is it blamed"
 
 
+def test_a_name_of_the_driver_s_spares_nobody_who_only_took_it(
+    ruled: MakeRuled, user: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = ruled(outside="act", outside_grace=0, cap="act", cap_grace=0)
+    kernel = desk.kernel(process=desk.script(CHILD))
+    kernel.attach(HALF)
+    stranger, child, part = desk.process(), child_of(kernel.process), desk.process()
+    for pid in (stranger.pid, child, part.pid):
+        desk.uses(0, pid, 20 * GIB, name="nvidia-forged")
+    powers, real = desk.broker.core.powers, desk.broker.core.powers.of_driver
+    monkeypatch.setattr(powers, "of_driver", lambda pid: pid == part.pid or real(pid))
+    desk.pass_(1)
+    assert stranger.wait(30) == -signal.SIGINT
+    wait_for(lambda: gone(child))
+    assert not gone(part.pid)
+    assert not any(str(part.pid) in it.message for it in desk.notices())
+
+
 def test_a_host_acts_for_each_owner_and_never_for_root(
     ruled: MakeRuled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

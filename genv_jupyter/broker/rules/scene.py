@@ -8,7 +8,7 @@ from datetime import datetime
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.rules import cap, foreign, idle, kernels, lease, outside, quota
 from genv_jupyter.broker.rules.breaches import Breach, Key, Target
-from genv_jupyter.broker.rules.protection import spared
+from genv_jupyter.broker.rules.protection import of_driver, spared
 from genv_jupyter.broker.rules.quota import Holding, Quota
 from genv_jupyter.broker.usage import DeviceUsage, Outsider
 from genv_jupyter.broker.usage_view import used_now
@@ -153,7 +153,7 @@ class Scene:
                 uid=it.uid,
                 start=it.start,
                 kind=_kind(usage, it.pid),
-                name=it.name,
+                name=self._believed(it.pid, it.name),
                 member=False,
                 me=me,
             )
@@ -165,6 +165,10 @@ class Scene:
             found = outside.judge(owner, uuid, label, targets)
             if found is not None:
                 yield found
+
+    def _believed(self, pid: int, name: str | None) -> str | None:
+        """Return the name of a process, unless it only calls itself one of the driver's."""
+        return name if not of_driver(name) or self.core.powers.of_driver(pid) else None
 
     def _has_cuda(self, it: Outsider) -> bool:
         """Say whether a process has CUDA; once seen it is not looked for again."""
@@ -186,7 +190,7 @@ class Scene:
                     uid=self.core.attribution.uid_of(it.pid, it.start),
                     start=it.start,
                     kind=_kind(usage, it.pid),
-                    name=it.name,
+                    name=self._believed(it.pid, it.name),
                     member=True,
                     me=me,
                 ),
