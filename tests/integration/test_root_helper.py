@@ -470,7 +470,7 @@ def test_whoever_only_takes_such_a_name_is_signalled(
     helped: Helped, ann: User, holders: Holders, way: str
 ) -> None:
     """A name, a file, a mount of one's own: only root's file in root's place counts."""
-    place = holders.place / way
+    place = holders.place / f"forged-{way}"
     place.mkdir()
     program = place / "nvidia-forged"
     if way == "called":
