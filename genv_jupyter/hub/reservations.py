@@ -192,24 +192,19 @@ class GpuReservations(LoggingConfigurable):
             return None
 
     async def free(self, spawner: Any, reservation: str | None) -> None:
-        """Free what was reserved for a server that has stopped, or never came."""
+        """Free what was reserved for a server that has stopped, or never came.
+
+        By its id alone: names are those of a user of the Hub and of an account, who may be two.
+        Without one (the Hub was started anew, with hooks) the daemon sees the end itself.
+        """
+        if reservation is None:
+            return
         try:
-            if reservation is None:
-                reservation = await self._left(spawner)
-            if reservation is not None:
-                await self._call("DELETE", f"environments/{_quoted(reservation)}", Any)
+            await self._call("DELETE", f"environments/{_quoted(reservation)}", Any)
         except UnknownEnvironment:
             pass  # the daemon has seen the end of the server itself
         except GpuError as error:  # it sees the end of the server, or the deadline
             self.log.warning("GPUs of %s: %s", spawner.user.name, error)
-
-    async def _left(self, spawner: Any) -> str | None:
-        """Return what is reserved for a server, as the daemon has it."""
-        name, label = self.owner(spawner), f"server {spawner.name}".strip()
-        for found in await self._call("GET", "environments", list[Environment]):
-            if found.kind == "server" and (found.user, found.name) == (name, label):
-                return found.id
-        return None
 
     async def _call(self, method: str, path: str, kind: type[T], body: Any = None) -> T:
         upstream = Upstream(self.socket)
