@@ -8,6 +8,7 @@ only root can read it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import shutil
@@ -77,11 +78,15 @@ def as_user(user: User | None, call: Callable[[], T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
+_marks = ("".join(it) for it in itertools.product("abcdefghij", repeat=3))
+
+
 def make_users() -> Iterator[dict[str, User]]:
     """Make three ordinary users and an administrator; ``ann`` and ``bob`` are in one group."""
     if os.getuid() != 0:
         pytest.skip("NOT TESTED: several users of one host; making them needs root")
-    mark = f"gjt{os.getpid()}"
+    # A process of theirs that has not ended yet keeps an account: the next ones have other names.
+    mark = f"gjt{os.getpid()}{next(_marks)}"
     group, admins = f"{mark}lab", f"{mark}admins"
     names = {"ann": group, "bob": group, "cat": None, "adm": admins}
     made: list[str] = []
@@ -100,7 +105,7 @@ def make_users() -> Iterator[dict[str, User]]:
         yield users
     finally:
         for name in made:
-            subprocess.run(["userdel", name], check=False)
+            subprocess.run(["userdel", "--force", name], check=False, stderr=subprocess.DEVNULL)
         for name in groups:
             subprocess.run(["groupdel", name], check=False, stderr=subprocess.DEVNULL)
 
