@@ -262,6 +262,12 @@ def test_over_quota_is_what_was_granted_last() -> None:
     assert quota.judge(held, Quota()) == []
 
 
+def test_whoever_holds_one_of_two_things_too_much_of_is_over() -> None:
+    held = [holding("old", 20_000, 0, 1), holding("new", 0, 30, 2), holding("none", 0, 0, 3)]
+    over = quota.judge(held, Quota(devices=10_000, memory=20 * GIB))
+    assert [it.key.environment for it in over] == ["new", "old"]
+
+
 @given(
     st.lists(
         st.builds(

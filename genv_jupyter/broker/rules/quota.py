@@ -43,8 +43,10 @@ def judge(holdings: Sequence[Holding], quota: Quota) -> list[Breach]:
         over = _over(devices, memory, quota)
         if over is None:
             break
-        if quota.devices is not None and devices > quota.devices and not holding.devices:
-            continue  # it does not hold what is too much
+        much = quota.devices is not None and devices > quota.devices and holding.devices
+        large = quota.memory is not None and memory > quota.memory and holding.memory
+        if not (much or large):
+            continue  # it holds nothing of what is too much
         found.append(
             Breach(
                 key=Key("quota", holding.environment),
