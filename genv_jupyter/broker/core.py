@@ -204,6 +204,10 @@ class Core:
             return slot
         return dataclasses.replace(slot, external=slot.external - own, excess=slot.excess - own)
 
+    def nothing_of(self, owner: str) -> EnvironmentRow:
+        """Return an environment that is nowhere: for what an owner is told of no certain one."""
+        return EnvironmentRow.nobody(owner, self.identities.of(owner).name)
+
     def stamp(self, at: float | None = None) -> datetime:
         """Turn the clock's seconds into a UTC time."""
         return datetime.fromtimestamp(self.clock() if at is None else at, UTC)

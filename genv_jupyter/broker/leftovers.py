@@ -254,9 +254,9 @@ class Leftovers:
         for who, entry in self._entries.items():
             owners.setdefault(entry.former.owner, {})[who] = entry
         for owner in self._owners - owners.keys():
-            board.withdraw(EnvironmentRow.nobody(owner), "leftover")
+            board.withdraw(self.core.nothing_of(owner), "leftover")
         for owner, entries in owners.items():
-            row = EnvironmentRow.nobody(owner)
+            row = self.core.nothing_of(owner)
             message, hint, until = self._words(entries)
             pids = sorted(pid for pid, _ in entries)
             board.tell(row, "leftover", message, hint=hint, until=until, topic=str(pids))
@@ -284,7 +284,7 @@ class Leftovers:
 
     def _row(self, entry: Entry) -> EnvironmentRow:
         row = self.core.books.environments.get(entry.environment)
-        return EnvironmentRow.nobody(entry.former.owner) if row is None else row
+        return self.core.nothing_of(entry.former.owner) if row is None else row
 
     def _view(self, who: Identity, entry: Entry) -> Leftover:
         core = self.core

@@ -92,12 +92,12 @@ class EnvironmentRow(Struct, frozen=True, kw_only=True):
     entitled: str | None = None
 
     @classmethod
-    def nobody(cls, owner: str) -> EnvironmentRow:
+    def nobody(cls, owner: str, user: str = "") -> EnvironmentRow:
         """Return an environment that is nowhere: a dry run asks on its behalf."""
         return cls(
             id="",
             owner=owner,
-            user="",
+            user=user,
             kind="command",
             launch=0,
             unattached="all",

@@ -96,6 +96,7 @@ def test_child_of_a_kernel_that_is_gone_is_a_leftover_with_its_name(desk: Bench)
     device = desk.broker.devices()[0]
     assert device.external_memory == GIB, "and its memory is not free"
     (notice,) = desk.broker.notices(desk.me)
+    assert notice.user == desk.me.name
     assert notice.kind == "leftover"
     assert "train.ipynb outlived its kernel and holds 1 GiB on GPU 0" in notice.message
 

@@ -276,7 +276,7 @@ class Enforcer:
         row = None if environment is None else self.core.books.environments.get(environment)
         if row is not None:
             return row
-        return EnvironmentRow.nobody(owner)
+        return self.core.nothing_of(owner)
 
 
 def _same(one: Record, other: Record) -> bool:

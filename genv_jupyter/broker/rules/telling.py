@@ -53,7 +53,7 @@ class Teller:
             environment = group[0].breach.key.environment
             row = self.core.books.environments.get(environment)
             if row is None and not environment:
-                row = EnvironmentRow.nobody(whose)
+                row = self.core.nothing_of(whose)
             if row is not None:
                 self._told[whose, rule] = row
                 self._put_up(row, rule, group, terms[rule])
