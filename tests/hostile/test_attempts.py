@@ -219,13 +219,14 @@ def test_what_is_wanted_of_a_server_nobody_else_hears(stage: Stage) -> None:
     for who in listeners:
         stage.actors[who].listen(world.server)
     stage.told("owner", "POST", f"environments/{world.kernel}/restart")
-    for body in ({"maintenance": True, "reason": mark}, {"maintenance": False}):
-        stage.told("admin", "PATCH", f"devices/{world.device}", body)  # what everybody hears of
+    drained = {"maintenance": True, "reason": mark}  # what everybody hears of, while it is so
+    stage.told("admin", "PATCH", f"devices/{world.device}", drained)
     for who in listeners:
         lines = [json.loads(line) for line in stage.actors[who].heard(mark)]
         wanted = {(it["kernel"], it["action"]) for line in lines for it in line["wants"]}
         assert bool(wanted) == (who == "server"), who
         assert who != "server" or (world.kernel, "restart") in wanted
+    stage.told("admin", "PATCH", f"devices/{world.device}", {"maintenance": False})
     stage.clear(world)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_bad_reservations_change_nothing(
 
 
 def test_an_account_of_the_host_is_an_owner(there: Bench) -> None:
-    made = reserve(there, realm="local", user=_me())
+    made = reserve(there, realm="local", user=pwd.getpwuid(os.getuid()).pw_name)
     assert there.broker.books.environments[made.id].owner == f"local:{os.getuid()}"
 
 
@@ -162,22 +163,22 @@ def test_groups_that_the_hub_tells_bound_its_users(tmp_path: Path) -> None:
         assert reserve(there, groups=("lab",))
 
 
-def test_one_setting_makes_a_user_of_the_hub_an_account(tmp_path: Path) -> None:
+def test_one_setting_makes_a_user_of_the_hub_an_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, account = pwd.getpwnam, pwd.struct_passwd(("ann", "x", 4711, 4711, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: account if name == "ann" else known(name))
     config = BrokerConfig(Config(HubAccess={"local_users": True}))
     with bench(tmp_path, config=config) as there:
         there.broker.core.kind = "host"
-        made = reserve(there, user=_me(), groups=("lab",))
+        made = reserve(there, user="ann", groups=("lab",))
         owner = there.broker.books.environments[made.id].owner
-        assert owner == f"local:{os.getuid()}"
+        assert owner == "local:4711"
         assert "lab" in there.broker.core.identities.of(owner).groups
-        with pytest.raises(UnknownUser):
-            reserve(there, user="nobody-of-that-name")
-
-
-def _me() -> str:
-    import pwd
-
-    return pwd.getpwuid(os.getuid()).pw_name
+        for name in ("nobody-of-that-name", "root"):
+            with pytest.raises(Forbidden):
+                reserve(there, user=name)
+        assert len(there.broker.books.environments) == 1
 
 
 def test_a_refusal_names_holders_and_keeps_what_was_reserved_before(there: Bench) -> None:
