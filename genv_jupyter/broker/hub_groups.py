@@ -18,6 +18,7 @@ from msgspec import Struct
 from traitlets import TraitError
 
 from genv_jupyter.broker.hub_identity import ASK_SECONDS, HubAccess
+from genv_jupyter.broker.kept import Kept
 from genv_jupyter.broker.quota_settings import limits_of
 from genv_jupyter.quotas import QuotaLimits
 
@@ -81,14 +82,17 @@ class HubGroups:
     ) -> None:
         self.access = access
         self.tell = tell
-        self.path = path
+        self._kept = Kept(path, dict[str, Any], "the quotas of the Hub's groups")
         self._fetch = fetch or self._over_http
         self._said: dict[str, Any] | None = None
         self._trouble: str | None = None
 
     async def watch(self) -> None:
         """Ask for ever, when somebody has said with which token."""
-        await self._remember()
+        said = await asyncio.to_thread(self._kept.read)
+        if said is not None:
+            self._said = said
+            await self.tell(_rules(said))
         while True:
             if self.access().token_file:
                 await self.ask()
@@ -107,7 +111,7 @@ class HubGroups:
         if said != self._said:
             self._said = said
             await self.tell(_rules(said))
-            await asyncio.to_thread(self._keep, said)
+            await asyncio.to_thread(self._kept.write, said)
 
     async def _all(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -143,33 +147,6 @@ class HubGroups:
         except ValueError:  # what is in the file can be in no header
             raise OSError(f"{access.token_file} has no token") from None
         return msgspec.json.decode(answer.body, type=Page)
-
-    # -- between two lives ----------------------------------------------------------------------
-
-    async def _remember(self) -> None:
-        if self.path is None:
-            return
-        try:
-            said = msgspec.json.decode(
-                await asyncio.to_thread(self.path.read_bytes), type=dict[str, Any]
-            )
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError) as error:
-            log.warning("what the Hub's groups might have is not known yet: %s", error)
-            return
-        self._said = said
-        await self.tell(_rules(said))
-
-    def _keep(self, said: dict[str, Any]) -> None:
-        if self.path is None:
-            return
-        new = self.path.with_suffix(".new")
-        try:
-            new.write_bytes(msgspec.json.encode(said))
-            new.replace(self.path)
-        except OSError as error:  # known until the daemon ends, at least
-            log.warning("what the Hub's groups may have cannot be kept: %s", error)
 
 
 def _rules(said: Mapping[str, Any]) -> Rules:

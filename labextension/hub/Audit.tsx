@@ -1,7 +1,8 @@
 import React, { useEffect, useState } from 'react';
 import { useFetched } from './hooks';
 import type { Gpu } from './gpu';
-import { Loading, Refusal } from './Way';
+import { Loading } from '../src/components/Message';
+import { Refusal } from './Way';
 
 /** Milliseconds without another letter after which is searched. */
 const PAUSE = 300;
@@ -41,7 +42,7 @@ export function Audit(props: { gpu: Gpu }): JSX.Element {
         </button>
       </div>
       <Refusal refusal={log.refusal} />
-      {log.value === null && !log.refusal && <Loading />}
+      {log.value === null && !log.refusal && <Loading label="Loading" />}
       {log.value && !entries.length && (
         <p className="jp-Genv-quiet">
           {search ? `Nothing with “${search}”.` : 'Nothing is written down.'}

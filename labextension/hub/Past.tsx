@@ -13,7 +13,8 @@ import type { Gpu } from './gpu';
 import { useFetched, useSignal } from './hooks';
 import { Spans, sinceOf, type Span } from './Spans';
 import { trans } from './trans';
-import { Loading, Refusal } from './Way';
+import { Loading } from '../src/components/Message';
+import { Refusal } from './Way';
 
 /** Seconds between two updates of the charts. */
 const INTERVAL = 15;
@@ -160,7 +161,7 @@ function Report(props: IPastProps): JSX.Element {
         <Spans span={span} choose={setSpan} />
       </div>
       <Refusal refusal={report.refusal} />
-      {report.value === null && !report.refusal && <Loading />}
+      {report.value === null && !report.refusal && <Loading label="Loading" />}
       {report.value?.by === by && !rows.length && (
         <p className="jp-Genv-quiet">Nothing was held in this time.</p>
       )}

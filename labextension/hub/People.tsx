@@ -8,7 +8,8 @@ import type { Gpu } from './gpu';
 import { useFetched, useSlowly } from './hooks';
 import { Spans, sinceOf, type Span } from './Spans';
 import { trans } from './trans';
-import { Loading, Refusal } from './Way';
+import { Loading } from '../src/components/Message';
+import { Refusal } from './Way';
 
 /** So many quotas are asked for at once, and of so many users at most. */
 const AT_ONCE = 4;
@@ -55,7 +56,7 @@ export function People(props: IPeopleProps): JSX.Element {
         <Spans span={span} choose={setSpan} />
       </div>
       <Refusal refusal={people.refusal} />
-      {people.value === null && !people.refusal && <Loading />}
+      {people.value === null && !people.refusal && <Loading label="Loading" />}
       {people.value && !people.value.length && (
         <p className="jp-Genv-quiet">Nobody has held a GPU in this time.</p>
       )}

@@ -7,7 +7,8 @@ import type { Gpu } from './gpu';
 import { refusalOf } from './gpu';
 import { useFetched } from './hooks';
 import { trans } from './trans';
-import { Loading, Refusal } from './Way';
+import { Loading } from '../src/components/Message';
+import { Refusal } from './Way';
 
 type Quantity = keyof IQuotaLimits;
 
@@ -78,7 +79,7 @@ export function Rules(props: IRulesProps): JSX.Element {
         then that for everybody.
       </p>
       <Refusal refusal={rules.refusal} />
-      {rules.value === null && !rules.refusal && <Loading />}
+      {rules.value === null && !rules.refusal && <Loading label="Loading" />}
       {rules.value && !found.length && (
         <p className="jp-Genv-quiet">Nothing is bounded for anybody.</p>
       )}

@@ -1,4 +1,5 @@
 import React from 'react';
+import { Loading, Message } from '../src/components/Message';
 import { Prose } from '../src/components/Prose';
 import type { IState } from '../src/state';
 
@@ -16,7 +17,7 @@ export function Way(props: {
     case 'open':
       return null;
     case 'connecting':
-      return loaded ? null : <Loading />;
+      return loaded ? null : <Loading label="Loading" />;
     case 'absent':
     case 'disconnected':
       return (
@@ -27,8 +28,7 @@ export function Way(props: {
               ? 'What is shown may be out of date. Trying again.'
               : 'Trying again.'
           }
-          label="Try again"
-          act={retry}
+          button={{ label: 'Try again', act: retry }}
         />
       );
     case 'refused':
@@ -37,8 +37,7 @@ export function Way(props: {
           <Message
             title="You are logged out"
             text={connection.message}
-            label="Log in again"
-            act={() => location.reload()}
+            button={{ label: 'Log in again', act: () => location.reload() }}
           />
         );
       }
@@ -51,22 +50,10 @@ export function Way(props: {
           }
           text={connection.message || 'The GPU service does not answer.'}
           hint={`${connection.hint} ${loaded ? 'What is shown may be out of date.' : ''}`.trim()}
-          label="Try again"
-          act={retry}
+          button={{ label: 'Try again', act: retry }}
         />
       );
   }
-}
-
-export function Loading(): JSX.Element {
-  return (
-    <div className="jp-Genv-loading" role="status">
-      <span className="jp-Genv-visuallyHidden">Loading</span>
-      <span className="jp-Genv-skeleton" />
-      <span className="jp-Genv-skeleton" />
-      <span className="jp-Genv-skeleton" />
-    </div>
-  );
 }
 
 /** Why something cannot be shown, or was refused. */
@@ -79,32 +66,4 @@ export function Refusal(props: {
       <Prose text={`${refusal.message} ${refusal.hint}`.trim()} />
     </p>
   ) : null;
-}
-
-function Message(props: {
-  title: string;
-  text?: string;
-  hint?: string;
-  label: string;
-  act(): void;
-}): JSX.Element {
-  const { title, text, hint, label, act } = props;
-  return (
-    <div className="jp-Genv-message" role="status">
-      <p className="jp-Genv-messageTitle">{title}</p>
-      {text && (
-        <p>
-          <Prose text={text} />
-        </p>
-      )}
-      {hint && (
-        <p className="jp-Genv-hint">
-          <Prose text={hint} />
-        </p>
-      )}
-      <button type="button" className="jp-Genv-button" onClick={act}>
-        {label}
-      </button>
-    </div>
-  );
 }

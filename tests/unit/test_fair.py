@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from genv_jupyter.broker.fair import MOST, FairPool
+from tests.unit.gates import Gate
 
 
 @pytest.fixture
@@ -18,21 +18,6 @@ def pool() -> Iterator[FairPool]:
     made = FairPool()
     yield made
     made.shutdown()
-
-
-class Gate:
-    """A call that begins, and ends when it is let."""
-
-    def __init__(self) -> None:
-        self.begun, self.open = threading.Event(), threading.Event()
-
-    def __call__(self) -> str:
-        self.begun.set()
-        assert self.open.wait(30)
-        return "through"
-
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self.begun.wait, 30)
 
 
 async def test_one_call_of_each_caller_in_turn(pool: FairPool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,6 +11,7 @@ import pytest
 from genv_jupyter.broker.host import HostProcess
 from genv_jupyter.broker.patience import PatientPool
 from genv_jupyter.broker.process import PATIENT, Process
+from tests.unit.gates import Gate
 
 
 @pytest.fixture
@@ -19,21 +19,6 @@ def pool() -> Iterator[PatientPool]:
     made = PatientPool(3, 2)
     yield made
     made.shutdown()
-
-
-class Gate:
-    """A call that begins, and ends when it is let."""
-
-    def __init__(self) -> None:
-        self.begun, self.open = threading.Event(), threading.Event()
-
-    def __call__(self) -> str:
-        self.begun.set()
-        assert self.open.wait(30)
-        return "through"
-
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self.begun.wait, 30)
 
 
 async def test_who_sends_many_calls_that_wait_keeps_nobody_waiting(pool: PatientPool) -> None:

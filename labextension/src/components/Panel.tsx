@@ -8,7 +8,7 @@ import { Devices } from './Devices';
 import { Environments } from './Environments';
 import type { IRowActions } from './EnvironmentRow';
 import { Leftovers } from './Leftovers';
-import { Prose } from './Prose';
+import { Loading, Message } from './Message';
 import { Queue } from './Queue';
 import { Quota } from './Quota';
 import { Told } from './Told';
@@ -137,11 +137,12 @@ export function Panel(props: IPanelProps): JSX.Element {
 function Way(props: IPanelProps): JSX.Element | null {
   const { state, retry, trans } = props;
   const { connection, loaded } = state;
+  const again = { label: trans.__('Try again'), act: retry };
   switch (connection.kind) {
     case 'open':
       return null;
     case 'connecting':
-      return loaded ? null : <Loading trans={trans} />;
+      return loaded ? null : <Loading label={trans.__('Loading')} />;
     case 'absent':
       return (
         <Message
@@ -149,8 +150,7 @@ function Way(props: IPanelProps): JSX.Element | null {
           hint={trans.__(
             'Install genv-jupyter where the server runs, or enable it there: jupyter server extension enable genv_jupyter. Then start the server again.'
           )}
-          retry={retry}
-          trans={trans}
+          button={again}
         />
       );
     case 'disconnected':
@@ -162,8 +162,7 @@ function Way(props: IPanelProps): JSX.Element | null {
               ? trans.__('What is shown may be out of date. Trying again.')
               : trans.__('Trying again.')
           }
-          retry={retry}
-          trans={trans}
+          button={again}
         />
       );
     case 'refused':
@@ -176,8 +175,7 @@ function Way(props: IPanelProps): JSX.Element | null {
           }
           text={connection.message}
           hint={connection.hint}
-          retry={retry}
-          trans={trans}
+          button={again}
         />
       );
   }
@@ -199,7 +197,6 @@ function Driver(props: {
             : trans.__('No working NVIDIA driver')
         }
         text={trouble}
-        trans={trans}
       />
     );
   }
@@ -209,7 +206,6 @@ function Driver(props: {
       hint={trans.__(
         'This host has none, or CUDA_VISIBLE_DEVICES left none to this Jupyter server. The command “jupyter gpu doctor” says which.'
       )}
-      trans={trans}
     />
   );
 }
@@ -240,47 +236,5 @@ function Notices(props: {
         </p>
       ))}
     </>
-  );
-}
-
-function Loading(props: { trans: TranslationBundle }): JSX.Element {
-  const { trans } = props;
-  return (
-    <div className="jp-Genv-loading" role="status">
-      <span className="jp-Genv-visuallyHidden">{trans.__('Loading')}</span>
-      <span className="jp-Genv-skeleton" />
-      <span className="jp-Genv-skeleton" />
-      <span className="jp-Genv-skeleton" />
-    </div>
-  );
-}
-
-function Message(props: {
-  title: string;
-  text?: string;
-  hint?: string;
-  retry?: () => void;
-  trans: TranslationBundle;
-}): JSX.Element {
-  const { title, text, hint, retry, trans } = props;
-  return (
-    <div className="jp-Genv-message" role="status">
-      <p className="jp-Genv-messageTitle">{title}</p>
-      {text && (
-        <p>
-          <Prose text={text} />
-        </p>
-      )}
-      {hint && (
-        <p className="jp-Genv-hint">
-          <Prose text={hint} />
-        </p>
-      )}
-      {retry && (
-        <button type="button" className="jp-Genv-button" onClick={retry}>
-          {trans.__('Try again')}
-        </button>
-      )}
-    </div>
   );
 }
