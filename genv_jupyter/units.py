@@ -32,6 +32,7 @@ _MEMORY = re.compile(r"([+-]?[0-9]*\.?[0-9]+)\s*([KMGTPE]?)(I?)B?", re.IGNORECAS
 _DURATION = re.compile(
     r"(?:(\d{1,6})d)?\s*(?:(\d{1,6})h)?\s*(?:(\d{1,8})m)?\s*(?:(\d{1,9})s?)?", re.ASCII
 )
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MEMORY_HINT = "Write for example 4G (4·10⁹ bytes), 4GiB (4·2³⁰ bytes) or a number of bytes."
 _SHARE_HINT = "Ask for a fraction such as 0.5, or for a whole number of GPUs such as 1 or 2."
 
@@ -215,8 +216,20 @@ def short_uuid(uuid: str) -> str:
     return f"{prefix}-{rest[:8]}" if rest else uuid[:12]
 
 
+def format_moment(when: datetime, now: datetime) -> str:
+    """Write a moment in local time: ``14:02``, ``Tue 14:02`` within six days, else with the date.
+
+    Six days, since a week away the weekday is today's own.
+    """
+    local, today = when.astimezone(), now.astimezone()
+    days = abs((local.date() - today.date()).days)
+    if days == 0:
+        return f"{local:%H:%M}"
+    if days <= 6:
+        return f"{_WEEKDAYS[local.weekday()]} {local:%H:%M}"  # not %a: that is the locale's
+    return f"{local:%Y-%m-%d %H:%M}"
+
+
 def format_since(when: datetime, now: datetime) -> str:
     """Write since when in local time, and how long that is: ``14:02 (12 min)``."""
-    local = when.astimezone()
-    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
-    return f"{day}{local:%H:%M} ({format_duration((now - when).total_seconds())})"
+    return f"{format_moment(when, now)} ({format_duration((now - when).total_seconds())})"

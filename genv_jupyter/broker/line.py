@@ -20,6 +20,7 @@ from genv_jupyter.errors import GpuError
 from genv_jupyter.ledger.rows import EnvironmentRow, TicketRow
 from genv_jupyter.model import Request
 from genv_jupyter.queueing import Closed, Decision, Gate, Stay, Waiting
+from genv_jupyter.units import format_moment
 
 if TYPE_CHECKING:
     from genv_jupyter.broker.core import Core
@@ -210,11 +211,10 @@ def asked_by(ticket: TicketRow) -> Request:
 def when(expected: tuple[datetime, bool], now: datetime) -> str:
     """Say when something should be free: ``at 15:10``, ``about 15:10 (a guess …)``."""
     at, guess = expected
-    local = at.astimezone()
-    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
+    said = format_moment(at, now)
     if not guess:
-        return f"at {day}{local:%H:%M}, when a lease ends"
-    return f"about {day}{local:%H:%M} (a guess from how long GPUs were kept here)"
+        return f"at {said}, when a lease ends"
+    return f"about {said} (a guess from how long GPUs were kept here)"
 
 
 def _amount(demand: Demand) -> Demand:

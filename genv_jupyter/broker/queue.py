@@ -32,6 +32,7 @@ from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.records import RecordsLedger
 from genv_jupyter.ledger.rows import EnvironmentRow, TicketRow
 from genv_jupyter.model import Cuda, Principal, Request
+from genv_jupyter.units import format_moment
 
 log = logging.getLogger(__name__)
 
@@ -266,14 +267,14 @@ class Queue:
             return
         labels = [core.books.slots[grant.device].label for grant in core.books.grants_of(row.id)]
         until = round(core.clock() + ticket.until - core.steady())
+        then = format_moment(core.stamp(until), core.stamp())
         core.board.tell(
             row,
             "queue",
             f"The turn of {label_of(row) or 'this ' + row.kind} has come: {' and '.join(labels)} "
             f"{'is' if len(labels) == 1 else 'are'} attached.",
             level="info",
-            hint=f"Use it or keep it until {core.stamp(until).astimezone():%H:%M}; then it is "
-            "given to the next one.",
+            hint=f"Use it or keep it until {then}; then it is given to the next one.",
             until=until,
             actions=("keep", "restart", "release") if ticket.restart else ("keep", "release"),
             topic=ticket.id,

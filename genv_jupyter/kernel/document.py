@@ -17,6 +17,9 @@ from msgspec import Struct
 
 WIDTH = 80
 
+HERE = " (here)"
+"""Marks a name as this process's own; a name that is cut keeps it."""
+
 Tone = Literal["plain", "dim", "warn", "code"]
 Fill = Literal["mine", "held", "draining", "outside"]
 
@@ -248,9 +251,11 @@ def _cut(text: str, width: int) -> str:
     """Fill or cut a text to so many columns."""
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     if columns(text) > width:
-        while columns(text) >= width:
+        end = HERE if text.endswith(HERE) and width > len(HERE) else ""
+        text = text.removesuffix(end)
+        while columns(text) >= width - len(end):
             text = text[:-1]
-        text += "…"
+        text += "…" + end
     return text + " " * (width - columns(text))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from genv_jupyter.asks import Ask, Asked
 from genv_jupyter.errors import Conflict
 from genv_jupyter.kernel import waiting, words
-from genv_jupyter.kernel.document import Block, Table, Text, Title
+from genv_jupyter.kernel.document import HERE, Block, Table, Text, Title
 from genv_jupyter.kernel.session import Session
 from genv_jupyter.kernel.views import PageView, StatusView, View
 from genv_jupyter.model import Device, EnvironmentPatch, QueueTicket
@@ -37,16 +37,16 @@ class QueueView(View):
             (
                 str(it.position) if it.state == "waiting" else "its turn",
                 (it.name or f"environment {it.environment[:8]}")
-                + (" (here)" if it.environment == self.mine else ""),
+                + (HERE if it.environment == self.mine else ""),
                 it.user,
                 words.asked(it.request) or "?",
-                f"since {words.since(it.since)}",
+                words.since(it.since),
                 self._said(it),
             )
             for it in self.tickets
         )
-        heads = ("place", "name", "user", "asks for", "waiting", "when")
-        return [title, Table(heads, rows, keep=(0,), least=29)]
+        heads = ("place", "name", "user", "asks for", "since", "when")
+        return [title, Table(heads, rows, keep=(0,), least=22)]
 
     def _said(self, ticket: QueueTicket) -> str:
         said = []

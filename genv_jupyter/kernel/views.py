@@ -9,6 +9,7 @@ from typing import Any
 from genv_jupyter import maintenance
 from genv_jupyter.kernel import words
 from genv_jupyter.kernel.document import (
+    HERE,
     Block,
     Fill,
     Legend,
@@ -230,7 +231,7 @@ class DevicesView(View):
     def _holders(self, device: Device) -> Table:
         rows = tuple(
             (
-                words.holder(grant) + (" (here)" if grant.environment == self.mine else ""),
+                words.holder(grant) + (HERE if grant.environment == self.mine else ""),
                 grant.user,
                 words.amount(grant),
                 f"since {words.since(grant.since)}"
@@ -271,7 +272,7 @@ class EnvironmentsView(View):
         rows = tuple(
             (
                 it.id[:8],
-                words.label(it) + (" (here)" if it.id == self.mine else ""),
+                words.label(it) + (HERE if it.id == self.mine else ""),
                 it.user,
                 _state(it),
                 "\n".join(

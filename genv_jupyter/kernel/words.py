@@ -12,6 +12,7 @@ from genv_jupyter.units import (
     echo_memory,
     format_duration,
     format_memory,
+    format_moment,
     format_share,
     format_since,
     short_uuid,
@@ -55,9 +56,8 @@ def since(when: datetime, now: datetime | None = None) -> str:
 
 
 def clock(when: datetime, now: datetime | None = None) -> str:
-    """Say a time of day in local time, with the date where it is another day."""
-    local, today = when.astimezone(), (now or datetime.now(UTC)).astimezone()
-    return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+    """Say a time of day in local time, with the day where it is another one."""
+    return format_moment(when, now or datetime.now(UTC))
 
 
 def until(when: datetime, now: datetime | None = None) -> str:

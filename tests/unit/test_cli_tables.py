@@ -48,7 +48,13 @@ HEALTH = BrokerHealth(
 def crowded() -> tuple[list[Device], list[Environment]]:
     """Make a host where many with long names hold many grants, in every state."""
     many = tuple(
-        held(name=name, memory=GIB, state=state, user=f"user-of-a-long-name-{number}")
+        held(
+            name=name,
+            memory=GIB,
+            state=state,
+            user=f"user-of-a-long-name-{number}",
+            environment=f"{number:08}{HERE[8:]}",
+        )
         for number, (name, state) in enumerate(
             zip(
                 NAMES * 4, ("granted", "draining", "reserved", "contended", "lost") * 4, strict=True

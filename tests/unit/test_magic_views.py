@@ -14,9 +14,10 @@ from genv_jupyter.errors import NoCapacity
 from genv_jupyter.isolation.environ import limits_of
 from genv_jupyter.kernel import help, words
 from genv_jupyter.kernel.document import Meter, Table, Text, Title, to_text
+from genv_jupyter.kernel.lining import QueueView
 from genv_jupyter.kernel.magics import GpuMagicFailed
 from genv_jupyter.kernel.views import DevicesView, EnvironmentsView, StatusView, View
-from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, Request
+from genv_jupyter.model import Device, DeviceGrant, Environment, Grant, QueueTicket, Request
 
 GIB = 2**30
 UUIDS = ("GPU-11111111-0000-4000-8000-000000000000", "GPU-22222222-0000-4000-8000-000000000001")
@@ -196,6 +197,36 @@ def test_table_keeps_every_word_of_its_last_column() -> None:
     table = Table(("name", "holds"), (("x" * 200, "one two three " * 20),))
     assert to_text([table]).split().count("three") == 20
     assert "…" in to_text([table])
+
+
+def test_a_name_that_is_cut_still_says_that_it_is_here() -> None:
+    table = Table(("name", "holds"), (("x" * 200 + " (here)", "one two three " * 20),))
+    assert "x… (here)" in to_text([table])
+    assert max(map(len, to_text([table]).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("days", [0, 1, 30])
+def test_the_queue_has_room_for_any_day(days: int) -> None:
+    """A lease that ends after midnight takes more room, which a short name does not pay for."""
+    now = datetime.now(UTC)
+    ticket = QueueTicket(
+        id="t1",
+        environment="e1",
+        user="a-user",
+        position=1,
+        request=Request(gpus=1),
+        since=now,
+        name="b.ipynb",
+        state="waiting",
+        until=None,
+        held=(),
+        expected=now + timedelta(days=days),
+        guess=False,
+        message="",
+    )
+    text = repr(QueueView([ticket], [device(simulated=True)], mine="e1"))
+    assert ("b.ipynb (here)" if days < 30 else " (here)") in text
+    assert "(a lease ends)" in " ".join(text.split()) and max(map(len, text.splitlines())) <= 80
 
 
 def test_long_title_keeps_its_mark() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from genv_jupyter.units import (
     echo_memory,
     format_duration,
     format_memory,
+    format_moment,
     format_share,
     parse_duration,
     parse_memory,
@@ -246,3 +250,25 @@ def test_shares_are_shown_in_percent() -> None:
 )
 def test_spans_are_shown_as_people_say_them(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("away", "said"),
+    [
+        (timedelta(minutes=-10), "23:45"),
+        (timedelta(minutes=10), "Thu 00:05"),
+        (timedelta(days=-1), "Tue 23:55"),
+        (timedelta(days=6), "Tue 23:55"),
+        (timedelta(days=7), "2026-12-09 23:55"),
+        (timedelta(days=-7), "2026-11-25 23:55"),
+    ],
+)
+def test_another_day_is_named(away: timedelta, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        now = datetime(2026, 12, 2, 18, 25, tzinfo=UTC)  # Wednesday, five to midnight there
+        assert format_moment(now + away, now) == said
+    finally:
+        monkeypatch.undo()
+        time.tzset()
