@@ -28,14 +28,26 @@ def guarantees(core: Core) -> list[Guarantee]:
     return [Guarantee(group=it, devices=said[it], used=used[it]) for it in said]
 
 
-def open_slots(core: Core, slots: list[Slot], owner: str) -> list[Slot]:
-    """Return slots with those closed that are kept for groups of which an owner is no member."""
-    found = guarantees(core)
-    if not found:
-        return slots
-    groups = core.identities.of(owner).groups
-    kept = keep(_in_order(core), found, groups, core.policy)
-    return [_closed(slot, kept[slot.uuid].words) if slot.uuid in kept else slot for slot in slots]
+class Guaranteed:
+    """What is guaranteed, added up once for all that one decision asks: it looks at every grant.
+
+    It holds for as long as nothing is given or taken, within one hold of the broker's lock.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.found = guarantees(core)
+        self._order = _in_order(core) if self.found else []
+
+    def open_slots(self, slots: list[Slot], owner: str) -> list[Slot]:
+        """Return slots with those closed that are kept for groups without an owner in them."""
+        if not self.found:
+            return slots
+        groups = self.core.identities.of(owner).groups
+        kept = keep(self._order, self.found, groups, self.core.policy)
+        return [
+            _closed(slot, kept[slot.uuid].words) if slot.uuid in kept else slot for slot in slots
+        ]
 
 
 def of_groups(core: Core, groups: Sequence[str]) -> tuple[GuaranteeUse, ...]:

@@ -13,6 +13,7 @@ from traitlets.config import Configurable
 from genv_jupyter import queueing
 from genv_jupyter.broker import servers
 from genv_jupyter.broker.books import counted
+from genv_jupyter.broker.guarantees import Guaranteed
 from genv_jupyter.broker.stays import Durations
 from genv_jupyter.broker.traits import Seconds
 from genv_jupyter.demand import Demand, demand_of
@@ -123,16 +124,17 @@ class Line:
         line: list[Waiting] = []
         known = {ticket.id for ticket in self.core.books.tickets.values()}
         self._demands = {key: it for key, it in self._demands.items() if key in known}
+        guaranteed = Guaranteed(self.core)
         for ticket in self.core.books.line():
             try:
-                line.append(self.waiting(ticket))
+                line.append(self.waiting(ticket, guaranteed))
             except GpuError as error:  # no driver: nobody of that pool is served now
                 log.debug("%s cannot be served: %s", ticket.environment, error)
                 continue
             tickets.append(ticket)
         return tickets, line
 
-    def waiting(self, ticket: TicketRow) -> Waiting:
+    def waiting(self, ticket: TicketRow, guaranteed: Guaranteed) -> Waiting:
         """Return one who waits."""
         core = self.core
         row = core.books.environments[ticket.environment]
@@ -140,7 +142,7 @@ class Line:
             environment=row.id,
             owner=row.owner,
             demand=self.demand_of(ticket),
-            slots=servers.slots_for(core, row),
+            slots=servers.slots_for(core, row, guaranteed=guaranteed),
             own=core.books.own(row.id),
             waited=core.steady() - ticket.came,
             held=self.held.get(row.id, ()),
@@ -174,14 +176,20 @@ class Line:
                 found.setdefault(uuid, []).append(stay)
         return found
 
-    def expected(self, one: Waiting, ahead: Sequence[Waiting] = ()) -> tuple[datetime, bool] | None:
+    def expected(
+        self,
+        one: Waiting,
+        ahead: Sequence[Waiting] = (),
+        known: Sequence[queueing.Stays] | None = None,
+    ) -> tuple[datetime, bool] | None:
         """Return when somebody may be served, and whether that is a guess; ``None``: who knows.
 
         It is none where leases alone decide it, and nobody is ahead who may want the same.
+        ``known`` are all stays, as leases have them and with a guess, for whoever asks for many.
         """
         core = self.core
         for guess in (False, True):
-            stays = self.stays(guess=guess)
+            stays = self.stays(guess=guess) if known is None else known[guess]
             left = queueing.expected(one, ahead, stays, core.policy)
             if left is not None:
                 guessed = guess or bool(ahead)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from genv_jupyter.broker.core import Core
 from genv_jupyter.broker.discretion import seen
+from genv_jupyter.broker.guarantees import Guaranteed
 from genv_jupyter.broker.line import asked_by, when
 from genv_jupyter.errors import GpuError
 from genv_jupyter.ledger.rows import TicketRow
 from genv_jupyter.model import Principal, QueueTicket
+from genv_jupyter.queueing import Stays, Waiting
 
 
 def tickets(core: Core, viewer: Principal | None) -> tuple[QueueTicket, ...]:
@@ -17,25 +20,43 @@ def tickets(core: Core, viewer: Principal | None) -> tuple[QueueTicket, ...]:
     line = core.books.line()
     granted = [it for it in core.books.tickets.values() if it.state == "granted"]
     granted.sort(key=lambda ticket: ticket.number)
-    return tuple(
-        _ticket(core, ticket, line[: max(0, number - len(granted))], viewer)
-        for number, ticket in enumerate((*granted, *line))
-    )
+    guaranteed = Guaranteed(core)
+    waiting = [_waiting(core, ticket, guaranteed) for ticket in line]
+    came = [_ticket(core, ticket, [], None, viewer) for ticket in granted]
+    stays = [core.line.stays(guess=guess) for guess in (False, True)] if line else []
+    waits = [
+        _ticket(core, ticket, line[:at], _expected(core, waiting[: at + 1], stays), viewer)
+        for at, ticket in enumerate(line)
+    ]
+    return (*came, *waits)
+
+
+def _waiting(core: Core, ticket: TicketRow, guaranteed: Guaranteed) -> Waiting | None:
+    """Return one who waits; ``None`` where their devices cannot be known at present."""
+    try:
+        return core.line.waiting(ticket, guaranteed)
+    except GpuError:  # no driver
+        return None
+
+
+def _expected(
+    core: Core, line: list[Waiting | None], stays: Sequence[Stays]
+) -> tuple[datetime, bool] | None:
+    """Return when the last of a line may be served, as far as that can be said."""
+    known = [one for one in line if one is not None]
+    return core.line.expected(known[-1], known[:-1], stays) if len(known) == len(line) else None
 
 
 def _ticket(
-    core: Core, ticket: TicketRow, ahead: list[TicketRow], viewer: Principal | None
+    core: Core,
+    ticket: TicketRow,
+    ahead: list[TicketRow],
+    expected: tuple[datetime, bool] | None,
+    viewer: Principal | None,
 ) -> QueueTicket:
     row = core.books.environments[ticket.environment]
     shown = seen(core, row, viewer)
     waits = ticket.state == "waiting"
-    expected = None
-    if waits:
-        try:
-            before = [core.line.waiting(it) for it in ahead]
-            expected = core.line.expected(core.line.waiting(ticket), before)
-        except GpuError:  # no driver: nothing can be said of when
-            expected = None
     end = None if ticket.until is None else core.clock() + ticket.until - core.steady()
     return QueueTicket(
         id=ticket.id,

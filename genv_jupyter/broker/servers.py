@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from genv_jupyter.broker.books import Change, counted
-from genv_jupyter.broker.guarantees import open_slots
+from genv_jupyter.broker.guarantees import Guaranteed
 from genv_jupyter.broker.rests import entitled, granted, rest_of
 from genv_jupyter.demand import Demand
 from genv_jupyter.errors import Conflict, GpuError
@@ -90,11 +90,16 @@ def check_kind(row: EnvironmentRow) -> None:
 # -- drawing on it --------------------------------------------------------------------------------
 
 
-def slots_for(core: Core, row: EnvironmentRow | None, owner: str | None = None) -> list[Slot]:
+def slots_for(
+    core: Core,
+    row: EnvironmentRow | None,
+    owner: str | None = None,
+    guaranteed: Guaranteed | None = None,
+) -> list[Slot]:
     """Return the slots that an environment may use; what is reserved for it is not in its way.
 
     What is kept for groups is closed to everybody else; ``owner`` says who asks where there is no
-    environment yet.
+    environment yet, and ``guaranteed`` what was added up already.
 
     Raises
     ------
@@ -104,7 +109,7 @@ def slots_for(core: Core, row: EnvironmentRow | None, owner: str | None = None) 
     slots = core.slots_of(core.pool_of(row), None if row is None else row.id)
     whose = owner if row is None else row.owner
     if whose is not None:
-        slots = open_slots(core, slots, whose)
+        slots = (guaranteed or Guaranteed(core)).open_slots(slots, whose)
     rests = _rests(core, row)
     if not rests:
         return slots

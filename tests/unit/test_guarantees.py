@@ -16,6 +16,7 @@ from genv_jupyter.errors import BadRequest, NoCapacity, OutOfRange
 from genv_jupyter.guarantees import Guarantee, keep
 from genv_jupyter.model import Principal, Request
 from genv_jupyter.policy import Policy
+from genv_jupyter.queueing import Stay
 from genv_jupyter.quotas import QuotaLimits, check_rule
 from genv_jupyter.slots import Slot
 from tests.unit.brokers import HALF, WHOLE, Bench, Kernel, bench
@@ -140,6 +141,45 @@ def test_who_waits_is_not_served_with_what_is_kept_and_stands_in_no_members_way(
     guarantee(desk)
     turn(desk, 1)
     assert waiting.devices == [desk.device(2)]
+
+
+def test_what_is_held_is_added_up_once_for_each_decision_however_many_wait(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarantee(desk, lab=1)
+    for _ in range(2):
+        kernel_of(desk, OTHER).attach(WHOLE)
+    for _ in range(4):
+        kernel_of(desk, OTHER).attach(Request(gpus=1, wait="1h"), cuda="unknown")
+    core = desk.broker.core
+    added: list[None] = []
+    looked: list[bool] = []
+    shares, stays = core.quotas.shares, core.line.stays
+
+    def counted_shares() -> dict[str, int]:
+        added.append(None)
+        return shares()
+
+    def counted_stays(*, guess: bool = False) -> dict[str, list[Stay]]:
+        looked.append(guess)
+        return stays(guess=guess)
+
+    monkeypatch.setattr(core.quotas, "shares", counted_shares)
+    monkeypatch.setattr(core.line, "stays", counted_stays)
+    found, line = core.line.decide(())
+    assert len(line) == 4 and found.given is None
+    assert (len(added), looked) == (1, [False])
+    assert len(desk.broker.tickets(OTHER)) == 4
+    assert (len(added), looked) == (2, [False, False, True]), "the view of the queue: once more"
+    turn(desk, 600)
+    counts = []
+    for _ in range(2):
+        added.clear()
+        with pytest.raises(NoCapacity):
+            kernel_of(desk, OTHER).attach(WHOLE)
+        counts.append(len(added))
+        kernel_of(desk, OTHER).attach(Request(gpus=1, wait="1h"), cuda="unknown")
+    assert counts[0] == counts[1], "a refusal adds up as often with one more who waits"
 
 
 def test_a_device_that_nobody_can_have_is_not_what_is_kept(desk: Bench) -> None:
