@@ -334,7 +334,10 @@ class Queue:
         if used or not grants:
             self.claim(row)
         elif ticket.until is not None and core.steady() >= ticket.until:
-            release.detach(core, row)
+            try:
+                release.detach(core, row)
+            except Conflict:
+                return  # another kernel is taking it over, and nobody else waits for that to end
             self.claim(core.books.environments[row.id])
             core.record("QueueExpired", row, reason="nobody took up what came by the queue")
             core.board.tell(

@@ -540,6 +540,24 @@ def test_notebook_that_gets_another_kernel_keeps_its_place(one: Bench) -> None:
 # -- what others see ------------------------------------------------------------------------------
 
 
+def test_notebook_that_keeps_two_kernels_keeps_nobody_waiting(desk: Bench) -> None:
+    first, other = desk.kernel("first.ipynb"), desk.kernel("other.ipynb")
+    first.attach(WHOLE)
+    other.attach(WHOLE)
+    slow, next_one = desk.kernel("slow.ipynb"), desk.kernel("next.ipynb")
+    join(slow, WHOLE, "2h")
+    join(next_one, WHOLE, "2h")
+    first.detach()
+    turn(desk)
+    assert slow.devices == [desk.device(0)]
+    desk.kernel("slow.ipynb", previous=slow.id)
+    turn(desk, HOUR)
+    assert slow.devices == [desk.device(0)], "it is being taken over"
+    other.detach()
+    turn(desk)
+    assert next_one.devices == [desk.device(1)]
+
+
 def test_event_stream_tells_of_the_queue(one: Bench) -> None:
     holder, first = one.kernel("a.ipynb"), one.kernel("b.ipynb")
     holder.attach(WHOLE)
