@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import stat
 import sys
 import threading
 from typing import Any, Mapping, MutableMapping, Sequence  # noqa: UP035 (Python 3.8 runs this too)
@@ -37,6 +38,10 @@ _PATIENT = (
 )
 """Variables that do not change what CUDA sees. It does not read them, or (of MPS) has read them:
 children that start from now on have the new limits, and the process has them from its restart."""
+
+BROKERS = frozenset((_MARKER, _VISIBLE, "CUDA_DEVICE_ORDER", "CUDA_MPS_PIPE_DIRECTORY", *_PATIENT))
+"""All that a broker decides for a process, each by its name: whoever took over that of a host could
+run what they like by ``LD_PRELOAD``, and by ``GENV_JUPYTER_MEMORY_BEFORE``, which puts any back."""
 
 _seen_initialized = False
 """Never goes back. A forked child answers "not initialised" although CUDA can never work in it:
@@ -115,7 +120,56 @@ def apply_environ(environ: Mapping[str, str | None]) -> dict[str, Any]:
     # The server's thread and the user's may come together, each with its own copy of this module.
     lock = vars(sys).setdefault(f"_genv_jupyter_{os.getpid()}", threading.RLock())
     with lock:
-        return _applied(environ)
+        return _applied(accepted(environ))
+
+
+def accepted(environ: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return what a broker may decide of what it has answered: the broker of a host is not ours.
+
+    A directory of programs is taken out of PATH where others could put a program into it.
+    """
+    kept = {name: value for name, value in environ.items() if name in BROKERS}
+    programs = kept.get(PROGRAMS)
+    if programs is not None and not trusted(programs):
+        kept[PROGRAMS] = None
+    return kept
+
+
+def trusted(directory: str) -> bool:
+    """Say whether only root and this user decide what programs are in a directory, and which it is.
+
+    For one's own, at its real place, what lies above it does not matter: nobody else can have made
+    it, and in containers ``/`` may be nobody's.
+    """
+    if not directory.startswith("/") or os.pathsep in directory:
+        return False
+    real, me = os.path.realpath(directory), os.getuid()
+    try:
+        found = os.stat(real)  # noqa: PTH116
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+            return False
+        if found.st_uid == me != 0 and real == directory:
+            return True
+        return all(_kept(place, me) for way in (directory, real) for place in _above(way))
+    except OSError:  # it is not there, as in a container
+        return False
+
+
+def _above(path: str) -> list[str]:
+    """Return a path and all that it lies in."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) or "/" for end in range(1, len(parts) + 1)]
+
+
+def _kept(path: str, me: int) -> bool:
+    """Say whether nobody but root and this user can put another thing in the place of one there."""
+    found = os.lstat(path)
+    if found.st_uid not in (0, me):
+        return False
+    # Many systems give each user a group alone, and let it write.
+    others = stat.S_IWOTH | (stat.S_IWGRP if found.st_uid == 0 else 0)
+    fixed = stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX
+    return bool(fixed) or not found.st_mode & others
 
 
 def _applied(environ: Mapping[str, str | None]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from genv_jupyter.server.events import Hub
 from genv_jupyter.server.host import Host, Policy
 from genv_jupyter.server.metrics import Metrics
 from genv_jupyter.server.reports import Kernel
+from genv_jupyter.server.variables import granted
 from genv_jupyter.server.workers import heard
 
 COALESCE = 0.1
@@ -231,7 +232,7 @@ class ServerHost(Host):
         if known is None:
             return None
         if outcome.applied == "live" and outcome.revision == revision_of(environ):
-            known.variables = environ
+            known.variables = granted(environ)
         telling = self.reports.applied(
             known,
             known.launch,

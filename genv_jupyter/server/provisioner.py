@@ -312,7 +312,7 @@ class GenvProvisioner(LocalProvisioner):
             self.unattached,
             self.on_import,
             self.default_request,
-            (kernel.environ or {}).get(PROGRAMS),
+            variables.granted(kernel.environ or {}).get(PROGRAMS),
             every=host_socket() is not None,
         )
 

@@ -19,7 +19,7 @@ from genv_jupyter.events import Event
 from genv_jupyter.isolation.environ import VISIBLE, revision_of
 from genv_jupyter.model import Applied, Cuda, Environment, KernelReport, KernelState, Request
 from genv_jupyter.server.relay import REPORT_SECONDS, Link
-from genv_jupyter.server.variables import attached
+from genv_jupyter.server.variables import attached, granted
 from genv_jupyter.server.workers import Lanes, Workers
 
 LEAVE_SECONDS = 2.0
@@ -278,7 +278,7 @@ class Reports:
         environ, has = environment.environ, kernel.variables
         if environ is None or has is None or not (attached(environ) or attached(has)):
             return
-        if any(has.get(name) != value for name, value in environ.items()):
+        if any(has.get(name) != value for name, value in granted(environ).items()):
             self._on_stale(kernel.id, environ)
 
     # -- telling again --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from genv_jupyter.errors import BadRequest
 from genv_jupyter.isolation import caps
 from genv_jupyter.isolation.environ import MARKER, ORDER, PROGRAMS, REVISION, VISIBLE
 from genv_jupyter.isolation.inherited import COMMAND, DEFAULT_REQUEST, POOL
-from genv_jupyter.isolation.live import put_first
+from genv_jupyter.isolation.live import accepted, put_first
 from genv_jupyter.model import Request
 from genv_jupyter_stub import NOTICE, ON_IMPORT, UNATTACHED
 
@@ -38,8 +38,8 @@ def attached(environ: Mapping[str, str | None] | None) -> bool:
 
 
 def granted(environ: Mapping[str, str | None]) -> Variables:
-    """Return the variables of a kernel with devices."""
-    return dict(environ)
+    """Return the variables of a kernel with devices: those that are the broker's to decide."""
+    return accepted(environ)
 
 
 def unattached(

@@ -8,11 +8,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import types
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from genv_jupyter.isolation import live
+from genv_jupyter.isolation import caps, live
+from genv_jupyter.isolation.environ import environ_of
+from genv_jupyter.server import variables
 
 CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -110,9 +115,93 @@ def test_pytorch_that_remembers_a_number_of_devices_counts_anew(
 
 @pytest.mark.parametrize("own", [None, "0"])
 def test_hiding_lets_pytorch_ask_nvml_unless_the_user_said_otherwise(own: str | None) -> None:
-    live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-1", CHECK: own})
+    if own is not None:
+        os.environ[CHECK] = own
+    live.apply_environ({"CUDA_VISIBLE_DEVICES": "GPU-1"})
     live.apply_environ({"CUDA_VISIBLE_DEVICES": ""})
     assert os.environ[CHECK] == (own or "1")
+
+
+# -- what a broker may decide ----------------------------------------------------------------------
+
+GRANTED = {"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+TAKEN_OVER = {
+    "LD_PRELOAD": "/tmp/evil.so",
+    "PYTHONPATH": "/tmp/evil",
+    "PATH": "/tmp/evil:/usr/bin",
+    "HOME": None,
+    "GENV_JUPYTER_HOST_SOCKET": "/tmp/evil/broker.sock",
+    caps.BEFORE: '{"LD_PRELOAD": ["/tmp/evil.so", null]}',
+}
+
+
+def test_a_living_process_takes_no_other_variables_of_a_broker_than_are_its_to_decide() -> None:
+    before = dict(os.environ)
+    live.apply_environ({**TAKEN_OVER, **GRANTED, caps.LIMIT: None})
+    assert dict(os.environ) == before | GRANTED
+    code = f"{live.expression({**TAKEN_OVER, **GRANTED, caps.LIMIT: None})}; import os; "
+    code += "print(os.environ == before)"
+    code = f"import os; before = dict(os.environ); before.update({GRANTED!r}); {code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+def test_a_kernel_is_started_with_no_other_variables_of_a_broker() -> None:
+    env = {"PATH": "/usr/bin", "HOME": "/home/ann"}
+    variables.put(env, variables.granted({**TAKEN_OVER, **GRANTED}), {})
+    assert env == {"PATH": "/usr/bin", "HOME": "/home/ann", **GRANTED}
+
+
+def test_each_name_that_a_broker_may_decide_is_one_that_it_needs() -> None:
+    some = environ_of("e", ["GPU-1"], hide=True, pool=None, revision=1, programs="/p")
+    assert set(some) == live.BROKERS
+
+
+@pytest.fixture
+def places() -> Iterator[Path]:
+    """A directory that is this user's, in one of everybody's."""
+    with tempfile.TemporaryDirectory(prefix="gj-live-") as name:
+        Path(name, "bin").mkdir(mode=0o755)
+        yield Path(name).resolve()
+
+
+def programs_of(path: Path | str) -> str | None:
+    return live.accepted({live.PROGRAMS: str(path)})[live.PROGRAMS]
+
+
+def test_programs_are_taken_from_where_only_root_and_this_user_put_them(places: Path) -> None:
+    directory = places / "bin"
+    assert programs_of(directory) == str(directory)
+    os.environ["PATH"], os.environ[live.PROGRAMS] = f"{directory}:/bin", str(directory)
+    for mode in (0o775, 0o757, 0o1777):
+        directory.chmod(mode)
+        assert programs_of(directory) is None
+    live.apply_environ({**GRANTED, live.PROGRAMS: str(directory)})
+    assert (os.environ["PATH"], os.environ.get(live.PROGRAMS)) == ("/bin", None)
+    directory.chmod(0o755)
+    (places / "file").touch(0o755)
+    (places / f"{os.pathsep}b").mkdir()
+    for other in (places / "file", places / "none", places / f"{os.pathsep}b", "bin", ""):
+        assert programs_of(other) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: files of others; making them needs root")
+def test_programs_are_taken_from_nowhere_that_another_has_a_hand_in(places: Path) -> None:
+    directory, link = places / "bin", places / "link"
+    os.chown(directory, 65533, -1)
+    assert programs_of(directory) is None, "it is another's"
+    os.chown(directory, 0, -1)
+    link.symlink_to(directory)
+    assert programs_of(link) == str(link)
+    os.chown(link, 65533, -1, follow_symlinks=False)
+    assert programs_of(link) is None, "another can change where that leads to"
+    os.chown(places, 65533, -1)
+    assert programs_of(directory) is None, "another can put one in its place"
+    os.chown(places, 0, -1)
+    places.chmod(0o775)
+    assert programs_of(directory) is None, "so can others of its group"
+    places.chmod(0o755)
+    assert programs_of(directory) == str(directory)
 
 
 def test_digits_of_a_uuid() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from genv_jupyter.details import Details
 from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NotYours, UnknownEnvironment
 from genv_jupyter.isolation.live import PROGRAMS, put_first
-from genv_jupyter.isolation.smi import install, view
+from genv_jupyter.isolation.smi import install, program, view
 from genv_jupyter.isolation.smi.report import MIB, App, Card, Report, SmiAnswer, SmiCall
 from genv_jupyter.model import Principal, Request
 from genv_jupyter.server import variables
@@ -319,8 +321,6 @@ def test_a_planted_file_is_replaced_and_never_written_through(tmp_path: Path) ->
 
 def test_another_users_broker_is_not_believed(tmp_path: Path) -> None:
     """Without another user at hand: the program is told that it is somebody else."""
-    import socket
-
     name = f"\0genv-jupyter-test-{os.getpid()}"
     install.install(tmp_path, name)
     module = tmp_path / f"{install.MODULE}.py"
@@ -334,6 +334,67 @@ def test_another_users_broker_is_not_believed(tmp_path: Path) -> None:
         )
     assert f"its name is taken by a process of uid {os.getuid()}" in done.stderr
     assert rendezvous.address() != name
+
+
+def _checked(*arguments: str, file: str | None = None, passed: Sequence[str] | None = None) -> bool:
+    answer = {"file": file, "pass_through": None if passed is None else list(passed)}
+    try:
+        program.check(answer, list(arguments))
+    except ValueError:
+        return False
+    return True
+
+
+def test_a_broker_names_no_file_that_its_caller_has_not_named() -> None:
+    assert _checked("-q", "-f", "out", file="out")
+    assert _checked("--filename=a=b", "-q", file="a=b")
+    assert _checked("-f", "-f", file="-f")
+    assert _checked("-q")
+    for arguments in (["-q"], ["-q", "-f", "out"], ["-i", "-f", ".bashrc"], ["--format=.bashrc"]):
+        assert not _checked(*arguments, file=".bashrc")
+
+
+def test_a_broker_passes_on_what_its_caller_has_asked_and_adds_devices_alone() -> None:
+    asked = ["dmon", "-i", "0", "-f", "out", "--id=1", "-o", "T"]
+    kept = ["dmon", "-f", "out", "-o", "T"]
+    assert _checked(*asked, passed=kept)
+    assert _checked(*asked, passed=[*kept, "-i", "GPU-1,MIG-GPU-2/1/0"])
+    for wrong in (
+        [*kept, "-f", "other"],
+        [*kept, "-i", "GPU-1", "-f=x"],
+        [*kept, "-i", "-f=x"],
+        ["dmon", "-f", "T"],
+        ["-pm", "1"],
+        [],
+    ):
+        assert not _checked(*asked, passed=wrong), wrong
+
+
+def test_what_nobody_asked_for_is_not_done(tmp_path: Path) -> None:
+    """A broker that was taken over has its answer written nowhere: NVIDIA's own runs."""
+    path, victim = tmp_path / "socket", tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "bin").mkdir(mode=0o700)
+    install.install(tmp_path / "bin", str(path))
+    body = {"stdout": "evil", "stderr": "", "exit_code": 0, "file": str(victim), "repeat": None}
+    text = json.dumps({**body, "pass_through": None}).encode()
+    with socket.socket(socket.AF_UNIX) as broker:
+        broker.bind(str(path))
+        broker.listen()
+        process = subprocess.Popen(
+            [tmp_path / "bin" / "nvidia-smi", "-q"],
+            env={"GENV_JUPYTER_ENVIRONMENT": "x", "PATH": "/nonexistent"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        broker.settimeout(30)
+        called, _ = broker.accept()
+        with called:
+            called.recv(65536)
+            called.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        said = process.communicate(timeout=30)[1]
+    assert victim.read_text() == "mine"
+    assert "names a file that nobody has asked for" in said and process.returncode == 127
 
 
 # -- PATH ------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ def main() -> int:
     while True:
         try:
             status, answer = ask(environment, arguments, rounds)
+            if status == 200:
+                check(answer, arguments)
         except (OSError, ValueError) as error:
             return fall_back(arguments, f"the GPU broker is not reachable ({error}).")
         if status != 200:
@@ -44,6 +46,34 @@ def main() -> int:
             return int(answer["exit_code"])
         rounds += 1
         time.sleep(answer["repeat"] / 1000)
+
+
+def check(answer: "dict", arguments: "list[str]") -> None:  # type: ignore[type-arg]
+    """See that a broker, which may not be our user's, names no file and no option of its own.
+
+    Raises
+    ------
+    ValueError
+        It does.
+    """
+    kept, files, before = [], [], ""
+    for word in (word.encode("utf-8", "replace").decode() for word in arguments):
+        option, equals, value = word.partition("=")
+        if option in ("-f", "--filename") and equals:
+            files.append(value)
+        elif before in ("-f", "--filename"):
+            files.append(word)
+        if option not in ("-i", "--id") and before not in ("-i", "--id"):
+            kept.append(word)
+        before = "" if before in ("-f", "--filename", "-i", "--id") else word
+    if answer["file"] is not None and answer["file"] not in files:
+        raise ValueError("it names a file that nobody has asked for")
+    passed = answer["pass_through"]
+    if passed is None or passed == kept:
+        return
+    restricted = passed[: len(kept)] == kept and passed[len(kept) : -1] == ["-i"]
+    if not restricted or not all(letter.isalnum() or letter in "-,/" for letter in passed[-1]):
+        raise ValueError("it has options that nobody has asked for")
 
 
 def tell(answer: "dict", rounds: int) -> bool:  # type: ignore[type-arg]
