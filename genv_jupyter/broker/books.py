@@ -185,6 +185,8 @@ class Books:
             self.by_pid[row.pid] = row.id
         if row.previous is not None and row.previous in self.environments:
             self.successors[row.previous] = row.id
+        if old is not None:
+            self._unbind(old)
         if row.kind == "server" and row.server is not None:
             self.reserved[row.server] = row.id
         self.environments[row.id] = row
@@ -206,9 +208,12 @@ class Books:
             del self.successors[row.previous]
         if row.pid is not None and self.by_pid.get(row.pid) == row.id:
             del self.by_pid[row.pid]
+        self._unbind(row)
+        self.changed_environments.add(row.id)
+
+    def _unbind(self, row: EnvironmentRow) -> None:
         if row.server is not None and self.reserved.get(row.server) == row.id:
             del self.reserved[row.server]
-        self.changed_environments.add(row.id)
 
     def _set_ticket(self, row: TicketRow) -> None:
         self.tickets[row.environment] = row

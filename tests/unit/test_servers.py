@@ -267,6 +267,18 @@ def test_it_is_free_when_the_server_was_killed(there: Bench) -> None:
     assert not held(there)
 
 
+def test_a_server_that_was_replaced_has_no_say_in_it_any_more(there: Bench) -> None:
+    made = serve(there)
+    before = there.server
+    there.end(there.server_process)
+    register(there, made.id)  # before anybody has noticed the end
+    again = there.process()
+    there.broker.put_server(ANN, before, ServerReport(pid=again.pid, version="0.1.0"))
+    there.broker.end_server(ANN, before)
+    there.tick()
+    assert now(there, made).state == "granted"
+
+
 def test_it_is_free_when_no_server_comes_in_time(there: Bench) -> None:
     made = reserve(there, WHOLE, within=90)
     there.tick(89)
