@@ -51,8 +51,13 @@ class Host(Protocol):
 
     broker: Broker
 
-    async def run(self, verb: Callable[[], T], *, patient: bool = False, who: str = "") -> T:
-        """Run a verb of somebody off the event loop; a ``patient`` one may wait for programs."""
+    async def run(
+        self, verb: Callable[[], T], *, patient: bool = False, asks: bool = False, who: str = ""
+    ) -> T:
+        """Run a verb of somebody off the event loop; a ``patient`` one may wait for programs.
+
+        One that ``asks`` waits for the host's answer who somebody is.
+        """
 
     async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
         """Write events until the caller leaves."""
@@ -190,9 +195,10 @@ class Verbs:
         status: int | Callable[[Any], int] = 200,
         *,
         patient: bool = False,
+        asks: bool = False,
     ) -> None:
         """Run a verb and write what it returns, which may decide on the status."""
-        result = await self.host.run(verb, patient=patient, who=self.caller.key)
+        result = await self.host.run(verb, patient=patient, asks=asks, who=self.caller.key)
         known = status if isinstance(status, int) else status(result)
         self.finish(msgspec.json.encode(result), known)
 

@@ -85,7 +85,7 @@ class EnvironmentHandler(Verbs):
 class ReservationsHandler(Verbs):
     async def post(self) -> None:
         new = self.body(NewReservation)
-        await self.answer(lambda: self.host.broker.reserve(self.caller, new), 201)
+        await self.answer(lambda: self.host.broker.reserve(self.caller, new), 201, asks=True)
 
 
 class RestartHandler(Verbs):

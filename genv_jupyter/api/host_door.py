@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
@@ -11,12 +12,15 @@ import msgspec
 from genv_jupyter.api.connection import ACTOR
 from genv_jupyter.api.doors import Host, R, Verbs
 from genv_jupyter.broker.audit import LONGEST, NOBODY_ELSE, Actor
-from genv_jupyter.errors import UnknownProcess
+from genv_jupyter.errors import Unavailable, UnknownProcess
 from genv_jupyter.isolation import pid_namespaces, processes
 from genv_jupyter.model import Principal
 
 if TYPE_CHECKING:
     from genv_jupyter.broker.identity import Identities
+
+_LEAST = 1.0
+"""Seconds between two looks at who listens."""
 
 
 class HostOfAll(Host, Protocol):
@@ -24,8 +28,8 @@ class HostOfAll(Host, Protocol):
 
     identities: Identities
 
-    def look_again(self, uid: int) -> None:
-        """Have a user looked up anew, beside what is going on."""
+    async def meet(self, uid: int) -> None:
+        """Have it known who a user is, as far as the host answers in time."""
 
     def audit(
         self,
@@ -43,20 +47,20 @@ class HostDoor(Verbs):
     """A principal is whoever the kernel says is at the other end (``SO_PEERCRED``)."""
 
     host: HostOfAll
+    _watching: asyncio.Task[None] | None = None
 
     def principal(self) -> Principal:
+        pid, start, uid = self._peer()
+        self._pid = pid if start is not None and processes.alive(pid, start) else 0
+        return self.host.identities.sure(uid)
+
+    def _peer(self) -> tuple[int, int | None, int]:
         connection = self.connection
         if connection.caller is None:
             pid, uid, _ = processes.peer(connection.socket)
             connection.caller = pid, processes.peer_start(connection.socket), uid
         found: tuple[int, int | None, int] = connection.caller
-        pid, start, uid = found
-        self._pid = pid if start is not None and processes.alive(pid, start) else 0
-        identities = self.host.identities
-        if identities.stale(uid):
-            self.host.look_again(uid)
-        # Looked up before the connection was let in; a change is seen by the next call.
-        return identities.known(uid) or identities.look_up(uid)
+        return found
 
     def peer_pid(self) -> int | None:
         return self._pid  # 0: in a pid namespace that we do not see, or ended: a child goes on
@@ -82,11 +86,49 @@ class HostDoor(Verbs):
         said = unquote(self.request.headers.get(ACTOR, ""))[:LONGEST]
         return Actor(claimed=said) if said.isprintable() and said else NOBODY_ELSE
 
+    async def introduce(self) -> None:
+        """Have it known who calls, before anything is decided for them."""
+        uid, identities = self._peer()[2], self.host.identities
+        if not identities.stale(uid):
+            return
+        if identities.expired(uid):
+            await self.host.meet(uid)
+        else:
+            identities.begin(uid)  # beside this call: a change is seen by the next one
+
+    def pause(self) -> float:
+        """Return the seconds after which it is looked whether the caller is still who they were."""
+        return max(_LEAST, float(self.host.identities.access().identity_seconds))
+
+    async def still(self) -> bool:
+        """Say whether an answer that does not end may go on: the caller is who they were."""
+        if not self.connection.begun:
+            return True  # what was decided is decided
+        uid = self._peer()[2]
+        await self.host.meet(uid)
+        try:
+            return self.host.identities.sure(uid) == self.caller
+        except Unavailable:
+            return False
+
+    def _begin_to_watch(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        while await self.still():
+            await asyncio.sleep(self.pause())
+        self.connection.drop()  # it is told why, or sees something else, when it comes again
+
     async def serve(self, arguments: Sequence[str]) -> None:
         actor = NOBODY_ELSE if self.request.method == "GET" else await self.actor()
+        await self.introduce()
+        later = asyncio.get_running_loop().call_later(self.pause(), self._begin_to_watch)
         try:
             await super().serve(arguments)
         finally:
+            later.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
             caller: Principal | None = getattr(self, "caller", None)
             if caller is not None and self.request.method != "GET":
                 said = None if self.refused is None else f"{self.refused.code}: {self.refused}"

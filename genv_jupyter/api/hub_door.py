@@ -6,7 +6,6 @@ containers. What the kernel says of the peer is used for one thing: which proces
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -107,7 +106,6 @@ class HubDoor(HostDoor):
     """A principal is whomever the Hub says the token of the request is of."""
 
     host: HostOfHub
-    _watching: asyncio.Task[None] | None = None
 
     async def serve(self, arguments: Sequence[str]) -> None:
         guest: Guest = self.connection.caller
@@ -122,16 +120,21 @@ class HubDoor(HostDoor):
             if isinstance(error, Unauthenticated):
                 self.connection.last = True
                 self.connection.challenge = CHALLENGE
-            await super().serve(arguments)
-            return
-        loop = asyncio.get_running_loop()
-        later = loop.call_later(self._pause(), self._begin_to_watch)
+        await super().serve(arguments)
+
+    async def introduce(self) -> None:
+        """Know nobody by a uid: the Hub has said who it is."""
+
+    def pause(self) -> float:
+        return max(_LEAST, self.host.hub.fresh_for(self._proof.token))
+
+    async def still(self) -> bool:
+        """Say whether the token of an answer that does not end is still worth the same."""
         try:
-            await super().serve(arguments)
-        finally:
-            later.cancel()
-            if self._watching is not None:
-                self._watching.cancel()
+            caller = await self.host.hub.admit(self.connection.caller, self._proof.token)
+        except GpuError:
+            return False
+        return caller == self._proof.caller
 
     async def actor(self) -> Actor:
         claim, token = await super().actor(), self.request.headers.get(ACTOR_TOKEN)
@@ -181,24 +184,6 @@ class HubDoor(HostDoor):
 
     def _looks(self) -> bool:
         return self.request.method == "GET" or self.request.path == "/v1/placements"
-
-    def _pause(self) -> float:
-        return max(_LEAST, self.host.hub.fresh_for(self._proof.token))
-
-    def _begin_to_watch(self) -> None:
-        """Look after the token of an answer that does not end."""
-        self._watching = asyncio.ensure_future(self._watch())
-
-    async def _watch(self) -> None:
-        while True:
-            try:
-                caller = await self.host.hub.admit(self.connection.caller, self._proof.token)
-            except GpuError:
-                break  # it is told why when it comes again
-            if caller != self._proof.caller:
-                break  # sees something else from now on
-            await asyncio.sleep(self._pause())
-        self.connection.drop()
 
 
 def token_of(headers: Mapping[str, str]) -> str | None:

@@ -9,7 +9,8 @@ from genv_jupyter.quotas import QuotaLimits
 class QuotaHandler(Verbs):
     async def get(self) -> None:
         user = self.get_query_argument("user", None)
-        await self.answer(lambda: self.host.broker.quota(self.caller, user))
+        asks = user not in (None, self.caller.name)
+        await self.answer(lambda: self.host.broker.quota(self.caller, user), asks=asks)
 
 
 class AuditHandler(Verbs):

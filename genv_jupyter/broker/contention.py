@@ -7,7 +7,7 @@ a process of ours.
 
 from __future__ import annotations
 
-import pwd
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from genv_jupyter.broker.usage import DeviceUsage, Outsider
@@ -89,7 +89,7 @@ class Contention:
             grant = grants[number]
             row = core.books.environments[grant.environment]
             label = core.books.slots[grant.device].label
-            message = said(label, outsiders)
+            message = said(label, outsiders, self._user)
             if number not in before:
                 core.books.touch(grant.environment)
                 core.record("GrantContended", row, device=grant.device, reason=message)
@@ -107,12 +107,17 @@ class Contention:
                 core.books.touch(row_before.id)
                 core.board.withdraw(row_before, "contended")
 
+    def _user(self, uid: int) -> str:
+        """Return the name of a user, as it was found last: nobody waits for a directory here."""
+        name = self.core.identities.last(f"local:{uid}").name
+        return f"uid {uid}" if name == str(uid) else name
 
-def said(label: str, outsiders: tuple[Outsider, ...]) -> str:
-    """Say who else is on a device."""
+
+def said(label: str, outsiders: tuple[Outsider, ...], user: Callable[[int], str]) -> str:
+    """Say who else is on a device; ``user`` names a uid."""
     first = max(outsiders, key=lambda it: it.memory or 0)
     name = f" ({first.name})" if first.name else ""
-    whose = f" of {user}" if (user := _user(first.uid)) else ""
+    whose = "" if first.uid is None else f" of {user(first.uid)}"
     much = "" if first.memory is None else f" and holds {format_memory(first.memory)} there"
     others = len(outsiders) - 1
     more = f", as did {others} more" if others else ""
@@ -133,12 +138,3 @@ def _matters(outsider: Outsider) -> bool:
     """
     small = outsider.memory is not None and outsider.memory <= RESIDUE
     return outsider.start is not None and outsider.kind != "graphics" and not small
-
-
-def _user(uid: int | None) -> str | None:
-    if uid is None:
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

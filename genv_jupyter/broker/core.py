@@ -206,7 +206,7 @@ class Core:
 
     def nothing_of(self, owner: str) -> EnvironmentRow:
         """Return an environment that is nowhere: for what an owner is told of no certain one."""
-        return EnvironmentRow.nobody(owner, self.identities.of(owner).name)
+        return EnvironmentRow.nobody(owner, self.identities.last(owner).name)
 
     def stamp(self, at: float | None = None) -> datetime:
         """Turn the clock's seconds into a UTC time."""

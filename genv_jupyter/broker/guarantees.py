@@ -22,7 +22,7 @@ def guarantees(core: Core) -> list[Guarantee]:
         return []
     used = dict.fromkeys(said, 0)
     for owner, share in core.quotas.shares().items():
-        for group in core.identities.of(owner).groups:
+        for group in core.identities.last(owner).groups:
             if group in used:
                 used[group] += share
     return [Guarantee(group=it, devices=said[it], used=used[it]) for it in said]

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,9 +29,10 @@ from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.broker.hub_groups import HubGroups, Rules
 from genv_jupyter.broker.hub_identity import HubAccess, HubIdentities
 from genv_jupyter.broker.hub_listener import HubListener
-from genv_jupyter.broker.identity import Access
+from genv_jupyter.broker.identity import PATIENCE, Access
 from genv_jupyter.broker.known_groups import KnownGroups
 from genv_jupyter.broker.log_lines import EachLine
+from genv_jupyter.broker.posts import uid_of
 from genv_jupyter.broker.process import LEAVE_SECONDS, Process
 from genv_jupyter.broker.service import Broker
 from genv_jupyter.broker.sockets import sockets
@@ -78,6 +80,7 @@ class HostProcess(Process):
         super().__init__(broker, sock, float("inf"))
         self.reread = reread
         self.identities = broker.core.identities
+        self.identities.waits = 0.0  # with everybody waiting; who calls is looked up before
         self.connections: Counter[int | str] = Counter()
         """Of users of the host by their uid, of those of a Hub by the key of their principal."""
         known = HubIdentities(lambda: broker.core.config.of(HubAccess), self.identities)
@@ -89,7 +92,6 @@ class HostProcess(Process):
             None if top is None else top.with_name("hub-quotas.json"),
         )
         self.tasks: set[asyncio.Future[None]] = set()
-        self._looking: set[int] = set()
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE
         self._notice: str | None = None
 
@@ -116,18 +118,15 @@ class HostProcess(Process):
         if not self.connections[who]:
             del self.connections[who]
 
-    def look_again(self, uid: int) -> None:
-        """Look a user up anew, beside what is going on."""
-        if uid in self._looking:
-            return
-        self._looking.add(uid)
-        looking = asyncio.get_running_loop().run_in_executor(None, self.identities.look_up, uid)
-        looking.add_done_callback(lambda done: self._looked(uid, done))
+    async def meet(self, uid: int) -> None:
+        """Have it known who a user is, as far as the host answers in time.
 
-    def _looked(self, uid: int, done: asyncio.Future[Principal]) -> None:
-        self._looking.discard(uid)
-        if not done.cancelled() and (error := done.exception()) is not None:
-            log.warning("uid %d could not be looked up: %s", uid, error)
+        For a newer answer one waits a moment; where it does not come, what is known counts.
+        """
+        if self.identities.stale(uid):
+            looking = self.identities.begin(uid)
+            seconds = looking.left(self.identities.patience(uid))
+            await asyncio.wait({asyncio.wrap_future(looking)}, timeout=seconds)
 
     def audit(
         self,
@@ -160,8 +159,7 @@ class HostProcess(Process):
         who: int | str = uid
         self.connections[who] += 1
         try:
-            if self.identities.stale(uid):  # who that is comes before what is said
-                await asyncio.get_running_loop().run_in_executor(None, self.identities.look_up, uid)
+            await self.meet(uid)  # who that is comes before what is said
             if not self.identities.has_account(uid):
                 self.gone(who)
                 said, who = self.too_many(NO_ACCOUNT), NO_ACCOUNT
@@ -285,6 +283,8 @@ def main(
     where = broker.books.ledger.path
     log.info("version %s, pid %d, socket %s, ledger %s", __version__, os.getpid(), path, where)
 
+    _recognise(broker)
+
     async def serve() -> None:
         process = HostProcess(broker, sock, reread, hub)
         loop = asyncio.get_running_loop()
@@ -297,6 +297,12 @@ def main(
     asyncio.run(serve())
     os.close(held)
     return 0
+
+
+def _recognise(broker: Broker) -> None:
+    """Look up whose the environments are that an earlier daemon left: decisions count on it."""
+    owners = {uid_of(row.owner) for row in broker.books.environments.values()}
+    wait([broker.core.identities.begin(uid) for uid in owners if uid is not None], PATIENCE)
 
 
 def _ready(path: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import pwd
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
@@ -311,26 +310,25 @@ class HubIdentities:
 
     def _account(self, hub: Principal, *, whole: bool) -> Principal:
         """Return the Unix account that a user of the Hub is."""
-        uid = account_of(hub.name)
+        uid = account_of(self.identities, hub.name)
         self.identities.learn_groups(uid, hub.groups)
         local = self.identities.look_up(uid)
         return msgspec.structs.replace(local, admin=(whole and local.admin) or hub.admin)
 
 
-def account_of(name: str) -> int:
-    """Return the uid of the account that a user of the Hub is.
+def account_of(identities: Identities, name: str) -> int:
+    """Return the uid of the account that a user of the Hub is. May wait for a directory service.
 
     Raises
     ------
     Forbidden
         There is none of that very name, or it is the host's own.
+    Unavailable
+        The host does not answer.
     """
-    try:
-        entry = pwd.getpwnam(name)
-        # A directory service may find ann for Ann and ann@example.org: at the Hub they are others.
-        uid = entry.pw_uid if entry.pw_name == name else -1
-    except (KeyError, ValueError):
-        uid = -1
+    entry = identities.account(name)
+    # A directory service may find ann for Ann and ann@example.org: at the Hub they are others.
+    uid = entry.pw_uid if entry is not None and entry.pw_name == name else -1
     # The host's own accounts, root's among them, are nobody's who has named themselves so.
     if uid < FIRST_USER or uid in RESERVED:
         raise Forbidden(

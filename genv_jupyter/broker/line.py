@@ -128,7 +128,7 @@ class Line:
         for ticket in self.core.books.line():
             try:
                 line.append(self.waiting(ticket, guaranteed))
-            except GpuError as error:  # no driver: nobody of that pool is served now
+            except GpuError as error:  # no driver, or nobody says whose it is: not served now
                 log.debug("%s cannot be served: %s", ticket.environment, error)
                 continue
             tickets.append(ticket)

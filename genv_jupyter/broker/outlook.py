@@ -137,8 +137,9 @@ class Outlook:
 
     def quota(self, principal: Principal, user: str | None = None) -> QuotaView:
         """Return what somebody may have, has, and has left; of others only to administrators."""
+        who = self.core.quotas.whose(principal, user)  # asks the host: without the lock
         with self.lock:
-            return self.core.quotas.view(self.core.quotas.whose(principal, user))
+            return self.core.quotas.view(who)
 
     def audit(self, principal: Principal, search: str | None, limit: int) -> list[AuditEntry]:
         """Return the newest of the audit log; without the lock, since it waits for a disk."""

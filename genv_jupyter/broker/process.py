@@ -70,7 +70,8 @@ class Process:
         self.idle_seconds = idle_seconds
         # One thread: the verbs take turns anyway, and SQL stays off the event loop.
         self.pool = FairPool()
-        # Those that wait for a program (MPS), or for a verb that does, wait elsewhere.
+        # Those that wait for a program (MPS), for a verb that does, or for the host's answer who
+        # somebody is, wait elsewhere.
         self.patient = PatientPool(PATIENT, self.of_one)
         uid = os.getuid()
         owner = Principal(realm="local", id=str(uid), name=user_name(uid))
@@ -85,11 +86,13 @@ class Process:
 
     # -- what the handlers need -----------------------------------------------------------------
 
-    async def run(self, verb: Callable[[], T], *, patient: bool = False, who: str = "") -> T:
+    async def run(
+        self, verb: Callable[[], T], *, patient: bool = False, asks: bool = False, who: str = ""
+    ) -> T:
         """Run a verb, then tell the listeners."""
         self.last_call = time.monotonic()
         try:
-            if patient and self.broker.fences:
+            if asks or (patient and self.broker.fences):
                 result = await self.patient.run(verb, who)
             else:
                 result = await self.pool.run(verb, who)

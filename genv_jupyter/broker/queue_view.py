@@ -35,7 +35,7 @@ def _waiting(core: Core, ticket: TicketRow, guaranteed: Guaranteed) -> Waiting |
     """Return one who waits; ``None`` where their devices cannot be known at present."""
     try:
         return core.line.waiting(ticket, guaranteed)
-    except GpuError:  # no driver
+    except GpuError:  # no driver, or nobody says whose it is
         return None
 
 

@@ -50,7 +50,7 @@ _HELD: tuple[Quantity, ...] = ("devices", "memory")
 
 
 class Quotas:
-    """The quotas of one broker. Used under its lock, but for ``add_up``."""
+    """The quotas of one broker. Used under its lock, but for ``add_up`` and ``whose``."""
 
     def __init__(self, core: Core, records: RecordsLedger | None) -> None:
         self.core = core
@@ -280,7 +280,7 @@ class Quotas:
     # -- for the doors --------------------------------------------------------------------------
 
     def whose(self, principal: Principal, user: str | None) -> Principal:
-        """Return the principal of that name, or the caller where none is given.
+        """Return the principal of that name, or the caller where none is given. Without the lock.
 
         Raises
         ------

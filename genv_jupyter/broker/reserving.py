@@ -30,19 +30,16 @@ LONGEST = 3600
 """Seconds within which a server has to register, at most."""
 
 
-def reserve(core: Core, principal: Principal, new: NewReservation) -> EnvironmentRow:
-    """Reserve devices for a server that is about to start.
+def reserve(
+    core: Core, principal: Principal, new: NewReservation, owner: Principal
+) -> EnvironmentRow:
+    """Reserve devices for a server that is about to start, for ``owner_of`` what is asked.
 
     Raises
     ------
-    Forbidden
-        The caller is no administrator.
     GpuError
         It is refused, as an attach of the owner's would be; an earlier reservation stands.
     """
-    administers(core, principal)
-    _check(new)
-    owner = _owner(core, principal, new)
     demand = demand_of(new.request)
     row = EnvironmentRow(
         id=str(uuid.uuid4()),
@@ -80,8 +77,22 @@ def reserve(core: Core, principal: Principal, new: NewReservation) -> Environmen
     return row
 
 
-def _owner(core: Core, principal: Principal, new: NewReservation) -> Principal:
-    """Return who is meant: an account of the host, or a user of the Hub, as its socket has them."""
+def owner_of(core: Core, principal: Principal, new: NewReservation) -> Principal:
+    """Return who is meant: an account of the host, or a user of the Hub, as its socket has them.
+
+    Called without the broker's lock: the host is asked.
+
+    Raises
+    ------
+    Forbidden
+        The caller is no administrator; the host's own accounts are nobody's.
+    BadRequest, OutOfRange
+        What is asked cannot be reserved.
+    UnknownUser, Unavailable
+        The host knows no such user, or does not answer.
+    """
+    administers(core, principal)
+    _check(new)
     if core.kind == "user":
         return principal  # there is nobody else
     users = core.identities
@@ -91,7 +102,7 @@ def _owner(core: Core, principal: Principal, new: NewReservation) -> Principal:
             users.learn(Principal(realm="hub", id=new.user, name=new.user, groups=new.groups))
         return users.of(f"hub:{new.user}")
     if of_hub:
-        uid = account_of(new.user)  # as for a token: the host's own accounts are nobody's
+        uid = account_of(users, new.user)  # as for a token: the host's own accounts are nobody's
         if new.groups is not None:
             users.learn_groups(uid, new.groups)
         return users.look_up(uid)

@@ -197,8 +197,9 @@ class Broker(Outlook):
 
     def reserve(self, principal: Principal, new: NewReservation) -> Environment:
         """Reserve devices for a Jupyter server before it starts, on behalf of its owner."""
+        owner = reserving.owner_of(self.core, principal, new)  # asks the host: without the lock
         with self.lock:
-            return self._view(principal, reserving.reserve(self.core, principal, new))
+            return self._view(principal, reserving.reserve(self.core, principal, new, owner))
 
     def attach(
         self,

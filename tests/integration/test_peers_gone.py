@@ -107,7 +107,7 @@ def test_nor_does_that_of_one_who_ended_before_being_let_in(connected: Connected
 
 
 def test_a_user_of_the_host_who_has_ended_names_no_process(connected: Connected) -> None:
-    known = SimpleNamespace(stale=lambda uid: False, known=lambda uid: uid or "root")
+    known = SimpleNamespace(sure=lambda uid: uid or "root")
     with connected.accept() as sock:
         door: Any = HostDoor.__new__(HostDoor)
         door.connection = SimpleNamespace(socket=sock, caller=None)

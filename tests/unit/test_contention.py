@@ -159,7 +159,7 @@ def test_several_are_told_as_one_notice_with_the_largest_first() -> None:
         )
         for pid, memory in ((5, None), (6, 3 * GIB), (7, GIB))
     ]
-    assert contention.said("GPU 1", tuple(made)) == (
+    assert contention.said("GPU 1", tuple(made), str) == (
         "Process 6 belongs to no environment. It came onto GPU 1 after that was granted to you and "
         "holds 3 GiB there, as did 2 more."
     )

@@ -36,6 +36,8 @@ class Known:
     def of(self, owner: str) -> Principal:
         return next((it for it in (MEMBER, BOTH, OTHER) if it.key == owner), ADMIN)
 
+    last = of
+
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Bench]:

@@ -344,10 +344,10 @@ def test_reservations_for_users_of_the_hub_go_by_the_same_rule(
     new = NewReservation(user=name, realm="hub", groups=(), server="", request=Request(gpus=1))
     administrator = Principal(realm="local", id="0", name="root", admin=True)
     if name == "ann":
-        assert reserving._owner(core, administrator, new).key == "local:4321"
+        assert reserving.owner_of(core, administrator, new).key == "local:4321"
     else:
         with pytest.raises(Forbidden, match="no user with an account"):
-            reserving._owner(core, administrator, new)
+            reserving.owner_of(core, administrator, new)
 
 
 def test_a_token_for_less_makes_no_administrator_of_an_account(

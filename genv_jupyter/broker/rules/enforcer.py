@@ -94,8 +94,11 @@ class Enforcer:
         return self.core.config.of(Rules)
 
     def quota_of(self, owner: str) -> Quota | None:
-        """Return what an owner may hold."""
-        most = self.core.quotas.most(owner)
+        """Return what an owner may hold, as far as the host says who that is."""
+        try:
+            most = self.core.quotas.most(owner)
+        except Unavailable:  # nobody is ended because a directory service does not answer
+            return None
         return None if most is None else Quota(devices=most[0], memory=most[1])
 
     def round(self) -> None:
