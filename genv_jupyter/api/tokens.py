@@ -26,7 +26,13 @@ def known() -> str | None:
 
 
 def asked(error: GpuError) -> bool:
-    """Say whether a refusal asks for a token that we have; from now on it is sent."""
+    """Say whether a refusal asks for a token that we have; from now on it is sent.
+
+    Where users of the host are known by their uid nobody needs one: who asks there all the same has
+    taken the broker over, and would be whoever we are at the Hub.
+    """
+    if rendezvous.address() == rendezvous.HOST_SOCKET:
+        return False
     if error.details.get("challenge") != CHALLENGE["challenge"] or _own() is None:
         return False
     _asking.add(rendezvous.address())

@@ -34,6 +34,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lowest-uid", type=int, default=1000, help="the first uid of a person")
     parser.add_argument("--helper", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--hub-listening", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--programs", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -55,6 +56,8 @@ def _as_root(options: argparse.Namespace) -> int:
         program=options.mps_program,
         lowest_uid=options.lowest_uid,
         hub=None if handed or options.hub_socket is None else Path(options.hub_socket),
+        address=socket,
+        shelf=state.with_name(f"{state.name}-bin"),
     )
 
 
@@ -80,6 +83,7 @@ def _main(options: argparse.Namespace) -> int:
             state=options.state or Path(os.environ.get("STATE_DIRECTORY") or host.STATE),
             helper=options.helper,
             hub_descriptor=options.hub_listening,
+            programs=options.programs,
         )
     # Whoever started it may live for months, or end in a second: neither may have to wait for it.
     if options.detach and os.fork():

@@ -251,8 +251,12 @@ def main(
     state: Path,
     helper: int | None = None,
     hub_descriptor: int | None = None,
+    programs: str | None = None,
 ) -> int:
-    """Run a host daemon until it is told to leave; ``helper`` is the line to its root helper."""
+    """Run a host daemon until it is told to leave; ``helper`` is the line to its root helper.
+
+    ``programs`` is where root has laid ``nvidia-smi``; empty: nowhere.
+    """
     to_journal = logging.StreamHandler(sys.stderr)
     to_journal.setFormatter(EachLine("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[to_journal])
@@ -278,7 +282,7 @@ def main(
         return 1
     broker.core.kind = "host"
     broker.core.programs = rights.programs(
-        Path(path).absolute(), state.absolute(), broker.core.notices
+        Path(path).absolute(), state.absolute(), broker.core.notices, programs
     )
     where = broker.books.ledger.path
     log.info("version %s, pid %d, socket %s, ledger %s", __version__, os.getpid(), path, where)

@@ -36,21 +36,30 @@ GONE = (
 )
 
 
-def programs(sock: Path, top: Path, notices: list[str]) -> str | None:
-    """Write ``nvidia-smi`` for environments of all users; without it we say so.
+def programs(sock: Path, top: Path, notices: list[str], laid: str | None = None) -> str | None:
+    """Return where ``nvidia-smi`` for environments of all users is; without it we say so.
 
-    Where no program may be run below ``/run`` it is with the ledger, which stays closed.
+    It is first in the PATH of users, who believe root's alone: ``laid`` by our parent, or, where we
+    are root ourselves, written here. Where no program may be run below ``/run`` it is with the
+    ledger, which stays closed.
     """
+    if laid:
+        return laid
     room = sock.parent
     why = f"no program can be run from {room} and {top}"
-    for place in (room, top):
-        try:
-            directory = directories.private(place / "bin")
-            if (found := install(directory, str(sock), everybody=True)) is not None:
-                place.chmod(0o711 if place == top else 0o755)
-                return found
-        except (GpuError, OSError) as error:
-            why = str(error)
+    if laid is not None:
+        why = "root has found no place for it, and the log says why"
+    elif os.getuid() != 0:
+        why = "this broker is not root's, and has no parent that is: users would not believe it"
+    else:
+        for place in (room, top):
+            try:
+                directory = directories.private(place / "bin")
+                if (found := install(directory, str(sock), everybody=True)) is not None:
+                    place.chmod(0o711 if place == top else 0o755)
+                    return found
+            except (GpuError, OSError) as error:
+                why = str(error)
     notices.append(f"nvidia-smi shows whole devices also inside environments: {why}.")
     return None
 

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from genv_jupyter.rootd.helper import RESERVED, Rules, run, say
 SOCKET = Path("/run/genv-jupyter/broker.sock")
 STATE = Path("/var/lib/genv-jupyter")
 ROOM = Path("/run/genv-jupyter-mps")
+SHELF = Path("/var/lib/genv-jupyter-bin")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds until a helper that has ended is replaced; after each end twice as long."""
@@ -50,6 +52,8 @@ def main(
     program: Path | None = None,
     lowest_uid: int = 1000,
     hub: Path | None = None,
+    address: Path = SOCKET,
+    shelf: Path = SHELF,
 ) -> int:
     """Start broker and helper, and stay until the broker has ended; return an exit status.
 
@@ -69,16 +73,21 @@ def main(
         The first uid of a person.
     hub
         Where to listen for users of a JupyterHub, in a directory of root's.
+    address
+        Where the broker listens for users of the host: the environments' ``nvidia-smi`` asks there.
+    shelf
+        Root's directory for that, where no program may be run from ``room``.
     """
     os.umask(0o077)
     try:
         user = _user(name)
-        room = _own(room, 0o711)  # users get through it to their own, and see nothing else
+        room = own(room, 0o711)  # users get through it to their own, and see nothing else
         rules = Rules(room, _program(program), lowest_uid, user.pw_uid)
         for place, mode in places:
             _give(place, user, mode)
         if hub is not None:
             arguments = [*arguments, "--hub-listening", str(_listen(hub.absolute()))]
+        arguments = [*arguments, "--programs", _laid(address, room / "bin", shelf)]
     except (Unsafe, OSError) as error:
         print(f"Error: the GPU broker of this host cannot start: {error}.", file=sys.stderr)
         return 1
@@ -213,8 +222,14 @@ def _program(given: Path | None) -> str | None:
     return str(path)
 
 
-def _own(place: Path, mode: int) -> Path:
-    """Make a directory that is root's, in ones that are."""
+def own(place: Path, mode: int) -> Path:
+    """Make a directory that is root's, in ones that are.
+
+    Raises
+    ------
+    Unsafe
+        Somebody else has a hand in it.
+    """
     place = place.absolute()
     _roots(*place.parents)
     with contextlib.suppress(FileExistsError):
@@ -222,6 +237,22 @@ def _own(place: Path, mode: int) -> Path:
     _roots(place)
     place.chmod(mode)
     return place
+
+
+def _laid(address: Path, *places: Path) -> str:
+    """Have ``nvidia-smi`` of environments written, in a process of its own; return its directory.
+
+    That is out of the broker's hands, since it is first in the PATH of users. None (``""``) is no
+    reason not to serve.
+    """
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "genv_jupyter.rootd.shelf",
+        *map(str, (address, *places)),
+    ]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
 
 
 def _roots(*paths: Path) -> None:
@@ -258,7 +289,7 @@ def _listen(path: Path) -> int:
 
     It is mounted into containers: if the broker could rename it, anything of the host could be.
     """
-    _own(path.parent, 0o755)
+    own(path.parent, 0o755)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)
     try:

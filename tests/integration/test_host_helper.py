@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.api.client import Client
-from genv_jupyter.isolation import processes
+from genv_jupyter.isolation import live, processes
 from genv_jupyter.isolation.environ import MPS_MEMORY, MPS_PIPE, PROGRAMS
 from genv_jupyter.isolation.mps_runner import name_of
 from genv_jupyter.model import BrokerHealth, Environment, NewEnvironment, Request
@@ -205,7 +205,7 @@ def test_nvidia_smi_shows_a_user_what_the_environment_has(
     directory = Path(held.environ[PROGRAMS] or "")
     for path in (directory, *directory.rglob("*")):
         found = path.stat()
-        assert found.st_uid == users["adm"].uid and not found.st_mode & 0o022
+        assert found.st_uid == 0 and not found.st_mode & 0o022
         assert found.st_mode & 0o004, f"{path} is for everybody"
     program = str(directory / "nvidia-smi")
     shown = run_as(daemon, bob, program, "-L", GENV_JUPYTER_ENVIRONMENT=held.id)
@@ -213,6 +213,34 @@ def test_nvidia_smi_shows_a_user_what_the_environment_has(
     assert uuid(0) not in shown.stdout
     other = run_as(daemon, users["cat"], program, "-L", GENV_JUPYTER_ENVIRONMENT=held.id)
     assert uuid(1) not in other.stdout and "belongs to" in other.stderr
+
+
+def test_what_is_first_in_the_path_of_users_is_out_of_the_broker_s_hands(
+    daemon: HelpedDaemon, users: dict[str, User], holders: Holders
+) -> None:
+    bob = users["bob"]
+    held = own(bob, holders.of(bob).pid, Request(memory="1GiB", devices=("1",)))
+    assert held.environ is not None
+    directory = Path(held.environ[PROGRAMS] or "")
+    assert as_user(bob, lambda: live.trusted(str(directory))), "its user believes it"
+
+    def try_to_swap() -> list[int]:
+        done = []
+        for number, attempt in enumerate(
+            (
+                lambda: (directory / "nvidia-smi").write_text("evil"),
+                lambda: (directory / "nvidia-smi").unlink(),
+                lambda: (directory / "ls").touch(),
+                lambda: directory.rename(directory.with_name("away")),
+                lambda: directory.parent.rename(directory.parent.with_name("away")),
+            )
+        ):
+            with contextlib.suppress(PermissionError):
+                attempt()
+                done.append(number)
+        return done
+
+    assert as_user(users["adm"], try_to_swap) == []
 
 
 def holding(driver: FakeDriver, number: int, *held: subprocess.Popen[bytes]) -> None:
@@ -425,12 +453,13 @@ def test_files_are_whose_they_must_be(daemon: HelpedDaemon, users: dict[str, Use
         (daemon.socket, me, 0o666),
         (daemon.state, me, 0o700),
         (daemon.room, 0, 0o711),
+        (daemon.room / "bin", 0, 0o755),
     ):
         found = path.stat()
         assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (owner, mode), path
     for path in daemon.state.rglob("*"):
         assert path.stat().st_uid == me and not path.stat().st_mode & 0o077, path
-    for path in daemon.room.glob("*"):
+    for path in set(daemon.room.glob("*")) - {daemon.room / "bin"}:
         found = path.stat()
         assert not found.st_mode & 0o077 and (found.st_uid == 0) == path.is_file(), path
 

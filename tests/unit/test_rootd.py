@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import random
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,8 @@ from hypothesis import strategies as st
 
 from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.isolation import evidence, mps_runner, processes
-from genv_jupyter.rootd import helper, mode, parent, wire
+from genv_jupyter.isolation.smi import install
+from genv_jupyter.rootd import helper, mode, parent, shelf, wire
 
 OURS = {
     "genv_jupyter",
@@ -82,12 +85,36 @@ def lines_of(module: object) -> int:
 def test_it_can_be_read_before_it_is_installed() -> None:
     mine = {each: lines_of(each) for each in (helper, wire, parent, mode)}
     assert mine[helper] + mine[wire] <= 400, mine
-    assert mine[parent] <= 200 and mine[mode] <= 20
+    assert mine[parent] <= 210 and mine[mode] <= 20 and lines_of(shelf) <= 30
     assert sum(map(lines_of, (mps_runner, processes, evidence))) <= 460
 
 
 def test_the_parent_knows_where_things_are() -> None:
     assert str(parent.SOCKET) == HOST_SOCKET
+
+
+def test_nvidia_smi_is_laid_where_a_program_may_be_run_and_is_root_s_alone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("NOT TESTED: only root lays it")
+    with tempfile.TemporaryDirectory(prefix="gj") as name:
+        top = Path(name)
+        top.chmod(0o755)
+        run, lib = top / "run", top / "lib"
+        real = os.access
+        monkeypatch.setattr(
+            install.os,
+            "access",
+            lambda path, mode: run not in Path(path).parents and real(path, mode),
+        )  # as where /run is mounted noexec
+        assert shelf.lay("/the/socket", (run, lib)) == str(lib)
+        for path in (lib, *lib.rglob("*")):
+            assert path.stat().st_uid == 0 and path.stat().st_mode & 0o026 == 0o004
+        os.chown(lib, 65533, -1)
+        assert shelf.lay("/the/socket", (run, lib)) is None
+        said = capfd.readouterr().err
+        assert f"no program may be run from {run}; {lib} is not root's alone" in said
 
 
 # -- whatever it is sent ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from genv_jupyter.api import rendezvous
-from genv_jupyter.broker import process, smi
+from genv_jupyter.broker import process, rights, smi
 from genv_jupyter.details import Details
 from genv_jupyter.devices.source import Inventory, ProcessReading
 from genv_jupyter.errors import NotYours, UnknownEnvironment
@@ -305,6 +305,19 @@ def test_no_directory_for_programs_is_said_and_harms_nothing(
     (tmp_path / "bin").chmod(0o777)
     assert process._programs(tmp_path, notices) is None
     assert "Others may write" in notices[1]
+
+
+def test_where_root_has_laid_it_is_believed_and_what_is_not_root_s_is_not_put_in_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sock, notices = tmp_path / "run" / "broker.sock", list[str]()
+    sock.parent.mkdir()
+    assert rights.programs(sock, tmp_path, notices, "/laid") == "/laid"
+    monkeypatch.setattr(rights.os, "getuid", lambda: 999)
+    for laid, why in (("", "root has found no place"), (None, "users would not believe it")):
+        assert rights.programs(sock, tmp_path, notices, laid) is None
+        assert "nvidia-smi shows whole devices" in notices[-1] and why in notices[-1]
+    assert not list(tmp_path.glob("**/bin"))
 
 
 def test_a_planted_file_is_replaced_and_never_written_through(tmp_path: Path) -> None:

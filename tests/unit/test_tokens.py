@@ -133,3 +133,14 @@ def test_where_only_the_hub_s_socket_is_it_is_found(
     assert rendezvous.host_socket() == str(hub)
     host.touch()
     assert rendezvous.host_socket() == str(host)
+
+
+def test_where_uids_count_none_is_shown_whoever_asks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took over the daemon of a host could ask there, and be its users at the Hub."""
+    monkeypatch.setattr(rendezvous, "HOST_SOCKET", str(path))
+    broker = refusing(path, CHALLENGE)
+    with pytest.raises(Unauthenticated):
+        Client(start=False).environments()
+    assert broker.heads and not any(SECRET in head for head in broker.heads)
