@@ -187,6 +187,7 @@ class Server:
     def __init__(self, handle: Callable[[Connection, Request], Awaitable[None]]) -> None:
         self.handle = handle
         self._open: dict[asyncio.Task[None], Connection] = {}
+        self._closing = False
         self._rooms: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     async def serve(
@@ -215,6 +216,9 @@ class Server:
                 await connection.send()
         except Left:
             pass
+        except asyncio.CancelledError:
+            if not self._closing:  # of each that ``close`` ends asyncio would log a traceback
+                raise
         except GpuError as error:
             connection.refuse(error)
             await connection.linger()
@@ -224,6 +228,7 @@ class Server:
 
     async def close(self, seconds: float) -> None:
         """End what is open; who waits for an answer gets it, within so many seconds."""
+        self._closing = True
         for task, connection in self._open.items():
             connection.last = True
             if not connection.busy:

@@ -226,3 +226,14 @@ def test_a_stream_that_fails_does_not_end_as_if_it_were_whole() -> None:
 
     assert talking(talk, handle).endswith(b"\r\n5\r\nbegun\r\n")
     assert left
+
+
+def test_the_end_of_idle_connections_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(reader: Any, writer: Any, server: Server) -> Any:
+        writer.write(GET)
+        await read_answer(reader)
+        await server.close(5)
+        return await reader.read()
+
+    assert talking(talk) == b""
+    assert not caplog.records
