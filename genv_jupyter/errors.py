@@ -201,7 +201,7 @@ class TooLarge(GpuError):
 
 
 class TooMany(GpuError):
-    """One user has more connections open than the broker of a host keeps for each."""
+    """One user has more open than the broker of a host keeps for each: connections, kernels."""
 
     code = "too_many"
     status = 429

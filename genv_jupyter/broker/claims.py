@@ -11,18 +11,21 @@ that the broker cannot see, which never is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 from msgspec import UNSET
 
 from genv_jupyter.broker.books import Books
-from genv_jupyter.errors import BadRequest, NotYours, UnknownProcess
+from genv_jupyter.errors import BadRequest, NotYours, TooMany, UnknownProcess
 from genv_jupyter.isolation import processes
 from genv_jupyter.ledger.rows import EnvironmentRow, ServerRow
 from genv_jupyter.model import Cuda, EnvironmentPatch, Principal
 
 MAX_TEXT = 4096
+MOST = 1000
+"""Environments, and Jupyter servers, that a broker of several users keeps for each of them."""
 OTHER_ID = "Choose another id."
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
@@ -110,6 +113,21 @@ def believed_part(body: EnvironmentPatch) -> EnvironmentPatch:
 def _is(speaker: int, pid: int, start: int | None) -> bool:
     """Say whether the caller is that very process: its pid may be another's by now."""
     return speaker == pid and processes.alive(pid, start)
+
+
+def check_room(rows: Iterable[EnvironmentRow | ServerRow], owner: str, what: str) -> None:
+    """Refuse one more of what somebody has very many of: each makes all that others see longer.
+
+    Raises
+    ------
+    TooMany
+        They have as many as are kept for one user.
+    """
+    if sum(row.owner == owner for row in rows) >= MOST:
+        raise TooMany(
+            f"You have {MOST} {what} at the GPU broker of this host already.",
+            hint="End some: a kernel, a command, a Jupyter server.",
+        )
 
 
 def check_uuid(value: str, what: str) -> None:

@@ -48,6 +48,8 @@ def put_server(
         raise NotYours("A server of that id belongs to somebody else.", hint=OTHER_ID)
     start = start_of(principal, report.pid)
     claims.check_registration(old, report.pid, speaker)
+    if old is None and core.kind == "host":
+        claims.check_room(core.books.servers.values(), principal.key, "servers")
     core.unwatched &= core.books.servers.keys()
     (core.unwatched.discard if report.watched else core.unwatched.add)(server)
     row = ServerRow(
@@ -142,7 +144,13 @@ def _present(
         raise UnknownEnvironment(
             "This kernel has ended, or was never started.", hint="Tell of its start first."
         )
+    _check_room(core, principal)
     return born(core, principal, server, kernel, report)
+
+
+def _check_room(core: Core, principal: Principal) -> None:
+    if core.kind == "host":  # the broker of one user has nobody else to look after
+        claims.check_room(core.books.environments.values(), principal.key, "environments")
 
 
 def _feel_pulse(books: Books, kernel: str, report: KernelReport) -> None:
@@ -190,6 +198,7 @@ def create(core: Core, principal: Principal, new: NewEnvironment) -> Environment
     known = core.books.by_pid.get(new.pid)
     if known is not None and core.books.environments[known].start == start:
         return core.environment(principal, known)
+    _check_room(core, principal)
     row = EnvironmentRow(
         id=str(uuid.uuid4()),
         owner=principal.key,

@@ -17,13 +17,27 @@ import msgspec
 import pytest
 
 from genv_jupyter.api import rendezvous
-from genv_jupyter.broker import attach
+from genv_jupyter.broker import attach, claims
 from genv_jupyter.devices.simulated import SimulatedDevice
 from genv_jupyter.devices.source import Inventory
-from genv_jupyter.errors import BadRequest, Conflict, GpuError, NoCapacity, Unavailable
+from genv_jupyter.errors import (
+    BadRequest,
+    Conflict,
+    GpuError,
+    NoCapacity,
+    TooMany,
+    Unavailable,
+)
 from genv_jupyter.events import Event
 from genv_jupyter.isolation import processes
-from genv_jupyter.model import EnvironmentPatch, KernelReport, Request, ServerReport
+from genv_jupyter.model import (
+    EnvironmentPatch,
+    KernelReport,
+    NewEnvironment,
+    Principal,
+    Request,
+    ServerReport,
+)
 from genv_jupyter.policy import Policy
 from tests.unit.brokers import GIB, HALF, WHOLE, Bench, bench
 
@@ -447,6 +461,34 @@ def test_an_heir_is_told_anew_when_its_predecessor_changes(desk: Bench) -> None:
     desk.broker.patch(desk.me, old.id, EnvironmentPatch(name="another"))
     assert heir.id in desk.broker.books.changed_environments
     viewer.check()
+
+
+# -- one who wants everything ---------------------------------------------------------------------
+
+
+def test_nobody_fills_the_broker_of_several_users(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MOST", 3)
+    desk.broker.core.kind = "host"
+    kernels = [desk.starting() for _ in range(2)]
+    process = desk.process()
+    desk.broker.create(desk.me, NewEnvironment(kind="command", pid=process.pid))
+    with pytest.raises(TooMany, match="3 environments"):
+        desk.starting()
+    with pytest.raises(TooMany, match="3 environments"):
+        desk.broker.create(desk.me, NewEnvironment(kind="command", pid=desk.process().pid))
+    desk.tell(kernels[0], phase="starting", launch=2)  # those that are there go on
+    report = ServerReport(pid=desk.server_process.pid, version="0.1.0")
+    for _ in range(2):
+        desk.broker.put_server(desk.me, str(uuid.uuid4()), report)
+    with pytest.raises(TooMany, match="3 servers"):
+        desk.broker.put_server(desk.me, str(uuid.uuid4()), report)
+    desk.register()
+    other = Principal(realm="hub", id="ann", name="ann")
+    assert desk.broker.create(other, NewEnvironment(kind="command", pid=desk.process().pid))
+    desk.broker.end_kernel(desk.me, desk.server, kernels[0])
+    desk.starting()
 
 
 # -- words of a stranger --------------------------------------------------------------------------
