@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
@@ -47,7 +48,6 @@ class HostDoor(Verbs):
     """A principal is whoever the kernel says is at the other end (``SO_PEERCRED``)."""
 
     host: HostOfAll
-    _watching: asyncio.Task[None] | None = None
 
     def principal(self) -> Principal:
         pid, start, uid = self._peer()
@@ -102,8 +102,6 @@ class HostDoor(Verbs):
 
     async def still(self) -> bool:
         """Say whether an answer that does not end may go on: the caller is who they were."""
-        if not self.connection.begun:
-            return True  # what was decided is decided
         uid = self._peer()[2]
         await self.host.meet(uid)
         try:
@@ -111,10 +109,17 @@ class HostDoor(Verbs):
         except Unavailable:
             return False
 
-    def _begin_to_watch(self) -> None:
-        self._watching = asyncio.ensure_future(self._watch())
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look after the caller of an answer that does not end, while it goes on."""
+        watching = asyncio.ensure_future(self.watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
 
-    async def _watch(self) -> None:
+    async def watch(self) -> None:
+        """End the connection when the caller is no longer who they were."""
         while await self.still():
             await asyncio.sleep(self.pause())
         self.connection.drop()  # it is told why, or sees something else, when it comes again
@@ -122,13 +127,9 @@ class HostDoor(Verbs):
     async def serve(self, arguments: Sequence[str]) -> None:
         actor = NOBODY_ELSE if self.request.method == "GET" else await self.actor()
         await self.introduce()
-        later = asyncio.get_running_loop().call_later(self.pause(), self._begin_to_watch)
         try:
             await super().serve(arguments)
         finally:
-            later.cancel()
-            if self._watching is not None:
-                self._watching.cancel()
             caller: Principal | None = getattr(self, "caller", None)
             if caller is not None and self.request.method != "GET":
                 said = None if self.refused is None else f"{self.refused.code}: {self.refused}"

@@ -6,8 +6,10 @@ containers. What the kernel says of the peer is used for one thing: which proces
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -106,6 +108,7 @@ class HubDoor(HostDoor):
     """A principal is whomever the Hub says the token of the request is of."""
 
     host: HostOfHub
+    _watching: asyncio.Task[None] | None = None
 
     async def serve(self, arguments: Sequence[str]) -> None:
         guest: Guest = self.connection.caller
@@ -120,10 +123,28 @@ class HubDoor(HostDoor):
             if isinstance(error, Unauthenticated):
                 self.connection.last = True
                 self.connection.challenge = CHALLENGE
-        await super().serve(arguments)
+            await super().serve(arguments)
+            return
+        loop = asyncio.get_running_loop()
+        later = loop.call_later(self.pause(), self._begin_to_watch)
+        try:
+            await super().serve(arguments)
+        finally:
+            later.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
 
     async def introduce(self) -> None:
         """Know nobody by a uid: the Hub has said who it is."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Do nothing more: the token is looked after whatever takes long."""
+        yield
+
+    def _begin_to_watch(self) -> None:
+        """Look after the token of an answer that does not end."""
+        self._watching = asyncio.ensure_future(self.watch())
 
     def pause(self) -> float:
         return max(_LEAST, self.host.hub.fresh_for(self._proof.token))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from genv_jupyter import __version__
+from genv_jupyter.api.doors import Verbs
 from genv_jupyter.api.host_door import HostDoor
 from genv_jupyter.api.http import Connection, Left
 from genv_jupyter.api.rendezvous import HOST_SOCKET
@@ -140,6 +141,12 @@ class HostProcess(Process):
         """Write down what somebody asked for, and what came of it."""
         core, records = self.broker.core, self.broker.records
         audit.note(core, records, principal, method, path, status, said, actor)
+
+    async def stream(self, handler: Verbs, server: str | None, since: int | None) -> None:
+        """Write events to a caller until it leaves, or is no longer who it was."""
+        assert isinstance(handler, HostDoor)
+        with handler.watched():
+            await super().stream(handler, server, since)
 
     def leave(self, version: str) -> bool:
         """Stay: whoever runs the daemon replaces it."""
