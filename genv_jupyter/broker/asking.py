@@ -121,12 +121,11 @@ class Asking:
                 ),
                 None,
             )
-            if asked is None or not self._questions(asked):
+            row = None if asked is None else self.core.books.environments.get(asked)
+            if asked is None or row is None or not self._questions(asked):
                 raise Conflict("Nobody waits for an answer to that.", hint="Dismiss it.")
             if body.minutes is not None:
-                row = leases.promise(
-                    self.core, self.core.books.environments[asked], 60.0 * body.minutes
-                )
+                row = leases.promise(self.core, row, 60.0 * body.minutes)
                 with self.core.books.change() as change:
                     change.put_environment(row)
             self._reply(asked, text)

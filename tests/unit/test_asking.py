@@ -183,6 +183,18 @@ def test_question_is_old_after_an_hour_and_gone_with_its_holder(desk: Bench) -> 
     assert "it has ended" in reads(other).message
 
 
+def test_nobody_answers_for_one_that_has_just_ended(desk: Bench) -> None:
+    holder, other = desk.kernel("a.ipynb"), desk.kernel("b.ipynb")
+    holder.attach(Request(gpus=2))
+    ask(other)
+    notice = reads(holder)
+    assert notice is not None
+    desk.end(holder.process)
+    desk.broker.end_kernel(desk.me, desk.server, holder.id)
+    with pytest.raises(Conflict):
+        desk.broker.asking.answer(desk.me, notice.id, Answer(minutes=5))
+
+
 def test_next_broker_knows_what_is_asked_answered_and_how_often(desk: Bench) -> None:
     holder, one, two = (desk.kernel(f"{name}.ipynb") for name in "abc")
     holder.attach(Request(gpus=2))
