@@ -63,10 +63,12 @@ def _choose(
     try:
         placed = place(slots, demand, row.owner, core.policy, own)
     except NoCapacity:
-        holders = [core.books.environments[held] for held in list(core.books.grants)]
-        if not sum(end_if_gone(core, holder) for holder in holders):
+        # Not the one who asks: it is to hold something, and is looked at afterwards.
+        held = [name for name in core.books.grants if name != row.id]
+        if not sum(end_if_gone(core, core.books.environments[name]) for name in held):
             raise
         core.refresh()
+        own = core.books.own(row.id)
         slots = servers.slots_for(core, row)
         placed = place(slots, demand, row.owner, core.policy, own)
     closed = core.line.closed_to(row, demand)

@@ -463,6 +463,21 @@ def test_an_heir_is_told_anew_when_its_predecessor_changes(desk: Bench) -> None:
     viewer.check()
 
 
+def test_one_that_has_ended_asks_and_is_not_ended_meanwhile(tmp_path: Path) -> None:
+    with bench(tmp_path, "1x24GiB") as desk:
+        ended = []
+        for _ in range(2):
+            process = desk.process()
+            made = desk.broker.create(desk.me, NewEnvironment(kind="command", pid=process.pid))
+            desk.broker.attach(desk.me, made.id, HALF)
+            desk.end(process)
+            ended.append(made.id)
+        given = desk.broker.attach(desk.me, ended[1], WHOLE)
+        assert [grant.exclusive for grant in given.grants] == [True]
+        desk.tick()
+        assert not desk.broker.books.environments
+
+
 # -- one who wants everything ---------------------------------------------------------------------
 
 
