@@ -22,7 +22,7 @@ from genv_jupyter.api.connection import (
     refusal,
     unreachable,
 )
-from genv_jupyter.errors import BrokerDown, GpuError, Unauthenticated
+from genv_jupyter.errors import BadRequest, BrokerDown, GpuError, Unauthenticated
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Stream)
@@ -58,7 +58,7 @@ class Caller:
         target = f"/v1/{path}"
         pairs = {key: value for key, value in (query or {}).items() if value is not None}
         if pairs:
-            target += "?" + urlencode(pairs)
+            target += "?" + urlencode(pairs, errors="replace")
         fresh = method == "POST"
         try:
             try:
@@ -146,7 +146,13 @@ class Caller:
     def _send(
         self, method: str, path: str, body: Any, kind: type[T], *, query: Query | None = None
     ) -> T:
-        encoded = None if body is None else msgspec.json.encode(body)
+        try:
+            encoded = None if body is None else msgspec.json.encode(body)
+        except UnicodeEncodeError as error:  # bytes of a command line that are no text
+            raise BadRequest(
+                f"{error.object[:64]!r} is no text: it has bytes that are not UTF-8.",
+                hint="Write it again, in UTF-8.",
+            ) from None
         status, answer = self.call(method, path, encoded, query)
         if status >= 400:
             raise refusal(answer, status)

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from genv_jupyter.api.caller import Caller
 from genv_jupyter.api.connection import EventStream, Stream
+from genv_jupyter.errors import BadRequest
 from genv_jupyter.leftovers import Leftover
 from genv_jupyter.model import (
     AuditEntry,
@@ -282,4 +283,6 @@ def _text(value: int | str | None) -> str | None:
 
 
 def _path(*parts: str) -> str:
-    return "/".join(quote(part, safe="") for part in parts)
+    if not all(parts):
+        raise BadRequest("An empty name names nothing.", hint="Say which one is meant.")
+    return "/".join(quote(part, safe="", errors="replace") for part in parts)

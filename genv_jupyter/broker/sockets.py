@@ -69,6 +69,8 @@ def _beside(path: Path) -> Path:
 
 def _listen(path: Path) -> socket.socket:
     """Listen at a path for everybody, in a directory where nobody else can put another socket."""
+    if not path.name:
+        raise Unavailable(f"{path} is no name of a socket.", hint="Say a path below a directory.")
     directory = path.absolute().parent
     directory.mkdir(mode=0o755, exist_ok=True)
     found = directory.lstat()

@@ -64,6 +64,9 @@ def test_attach_and_release_reach_a_running_kernel(broker_home: Path, tmp_path: 
         ("attach 0.5 -e 6d5d4f1e-0000-4000-8000-000000000001", "unknown_environment", 1),
         ("attach 0.5", "bad_request", 2),
         ("release -e ../../etc", "unknown_environment", 1),
+        ("drain \udcff", "unknown_device", 1),
+        ("drain 0 --reason=\udcff", "bad_request", 2),
+        ("quota show \udcff", "unknown_user", 1),
     ],
 )
 def test_errors_are_one_line_or_json(broker_home: Path, line: str, code: str, status: int) -> None:
@@ -74,6 +77,13 @@ def test_errors_are_one_line_or_json(broker_home: Path, line: str, code: str, st
     assert as_json.returncode == status
     body = json.loads(as_json.stdout)
     assert body["code"] == code and body["hint"]
+
+
+@pytest.mark.parametrize("arguments", [("drain", ""), ("broker", "--socket", "/")])
+def test_names_of_nothing_are_refused_in_words(broker_home: Path, arguments: tuple[str]) -> None:
+    said = jupyter_gpu(*arguments)
+    assert said.returncode in (1, 2)
+    assert said.stderr.startswith("Error: ") and "openapi" not in said.stderr
 
 
 def test_health_tells_scripts_of_a_driver_in_trouble(
