@@ -22,7 +22,7 @@ from genv_jupyter.errors import BrokerDown, NotYours, Unavailable
 from genv_jupyter.model import Environment, EnvironmentPatch, NewEnvironment, Request
 from tests.integration.daemons import Daemon, User, as_user, make_users, serving
 
-LITTLE = Request(memory="500M")
+LITTLE, WHOLE = Request(memory="500M"), Request(gpus=1)
 SECONDS = 30.0
 
 HANGS = r"""
@@ -71,7 +71,7 @@ class Hanging(Daemon):
 
     def start(self) -> None:
         self.holds = self.top / "holds"
-        self.holds.mkdir()
+        self.holds.mkdir(exist_ok=True)
         source, library = self.holds / "hangs.c", self.holds / "hangs.so"
         source.write_text(HANGS)
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -79,6 +79,11 @@ class Hanging(Daemon):
             patch.setenv("LD_PRELOAD", str(library))
             patch.setenv("HOLDS", str(self.holds))
             super().start()
+
+    def restart(self) -> None:
+        """End it in good order, and start it anew."""
+        self.stop()
+        self.start()
 
     @contextlib.contextmanager
     def holding(self, name: object) -> Iterator[None]:
@@ -114,13 +119,13 @@ def sleepers() -> Iterator[Callable[[User], int]]:
         process.wait()
 
 
-def work(user: User, pid: int) -> Environment:
+def work(user: User, pid: int, request: Request = LITTLE) -> Environment:
     """Attach a process as its user."""
 
     def call() -> Environment:
         client = Client(start=False)
         made = client.create(NewEnvironment(kind="command", pid=pid))
-        return client.attach(made.id, LITTLE)
+        return client.attach(made.id, request)
 
     return as_user(user, call)
 
@@ -152,6 +157,19 @@ def test_a_directory_service_that_hangs_for_one_user_holds_up_nobody_else(
     until(lambda: work(ann, sleepers(ann)), Unavailable)
     with pytest.raises(NotYours):
         as_user(cat, lambda: Client(start=False).patch(held.id, renamed))
+
+
+def test_whose_is_what_an_earlier_daemon_left_is_known_to_the_first_decision(
+    daemon: Hanging, users: dict[str, User], sleepers: Callable[[User], int]
+) -> None:
+    """Else what ann holds would not count for her group, and the other device be kept for it."""
+    ann, cat = users["ann"], users["cat"]
+    lab = ann.name.removesuffix("ann") + "lab"
+    daemon.configure(f"c.QuotaSettings.groups = {{{lab!r}: {{'guaranteed': 1}}}}")
+    daemon.restart()
+    work(ann, sleepers(ann), WHOLE)
+    daemon.restart()
+    assert work(cat, sleepers(cat), WHOLE).grants
 
 
 def test_who_was_taken_out_of_a_group_sees_no_more_on_an_open_stream(

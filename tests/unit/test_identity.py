@@ -93,10 +93,10 @@ def test_what_is_stale_is_used_and_looked_up_once_beside_it(directory: Directory
 def test_what_is_too_old_is_not_believed_and_said_in_words(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience(monkeypatch)
     users = directory.users
     users.look_up(ME)
     directory.hang()
+    patience(monkeypatch)
     directory.now += 299.9
     assert users.look_up(ME).groups == ("lab",), "an outage is no reason to refuse"
     directory.now += 0.1
@@ -174,17 +174,16 @@ def test_new_settings_and_what_a_hub_says_are_taken_in_at_once(directory: Direct
 def test_names_are_asked_for_with_patience(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience(monkeypatch)
     answered = threading.Event()
 
     def hang(name: str) -> None:
         answered.wait(SECONDS)
 
-    monkeypatch.setattr(accounts, "named", hang)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(accounts, "named", hang)
+        patience(patch)
         with pytest.raises(Unavailable, match="does not answer whether it knows a user 'cat'"):
             directory.users.named("cat")
-    finally:
         answered.set()
     monkeypatch.setattr(accounts, "named", lambda name: None)
     with pytest.raises(UnknownUser):
