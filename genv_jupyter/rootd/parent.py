@@ -1,8 +1,9 @@
 """The root process of a host's daemon: it starts the broker as an ordinary user, and the helper.
 
-It reads nothing that anybody else wrote: neither a socket nor a configuration. The broker is a
-fresh program of the user that it is to run as, with no right of root's; the helper goes on in a
-fork of this process. A helper that has ended is replaced; when the broker has ended, all of it has.
+It reads nothing that anybody else wrote, neither a socket nor a configuration, but what the broker
+tells systemd: a few words, letter by letter (``relay``). The broker is a fresh program of the
+user that it is to run as, with no right of root's; the helper goes on in a fork of this process. A
+helper that has ended is replaced; when the broker has ended, all of it has.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from genv_jupyter.isolation.mps_runner import PROGRAM
 from genv_jupyter.rootd.helper import RESERVED, Rules, run, say
+from genv_jupyter.rootd.relay import Relay
 
 SOCKET = Path("/run/genv-jupyter/broker.sock")
 STATE = Path("/var/lib/genv-jupyter")
@@ -35,7 +37,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 QUIET = 300.0
 """Seconds without an end after which the next one is the first again."""
 
-_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_OURS = {signal.SIGCHLD, signal.SIGIO}
+_SIGNALS = {*_OURS, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _HELPERS = ("PATH", "LD_LIBRARY_PATH", "LANG")
 
 
@@ -104,6 +107,7 @@ class Parent:
         self.helper: int | None = None
         self.next_at = self.started_at = float("-inf")
         self.pause = FIRST_PAUSE
+        self.relay = Relay()
         self.line, self.brokers_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def stay(self) -> int:
@@ -111,16 +115,18 @@ class Parent:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         broker = self._fork(self._become_broker)
         self.brokers_line.close()
+        self.relay.brokers.close()
         while True:
             if self.helper is None and time.monotonic() >= self.next_at:
                 self._start_helper()
             pause = 3600.0 if self.helper else max(0.0, self.next_at - time.monotonic())
-            got = signal.sigtimedwait(_SIGNALS, pause)
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            got = signal.sigtimedwait(_SIGNALS, 0.0 if self.relay.pass_on() else pause)
+            if got is not None and got.si_signo not in _OURS:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(broker, got.si_signo)
             for pid, status in _ended():
                 if pid == broker:
+                    self.relay.pass_on()
                     return status if status >= 0 else 128 - status
                 if pid == self.helper:
                     self._helper_ended(status)
@@ -182,6 +188,7 @@ class Parent:
         for name in ("LISTEN_PID", "WATCHDOG_PID"):
             if os.environ.get(name) == str(os.getppid()):  # systemd means whoever serves
                 os.environ[name] = str(os.getpid())
+        self.relay.hand_over()
         os.environ.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
         os.set_inheritable(line.fileno(), True)
         command = [sys.executable, "-P", "-m", "genv_jupyter.broker", "--host", *self.arguments]

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -70,11 +71,18 @@ def test_the_broker_serves_the_sockets_and_says_how_it_is(
         )
         try:
             assert told(heard, "READY=1") == []
+            heard.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             broker = Client(start=False).health().pid
             found = processes.stat(broker)
             assert found is not None and found.parent == process.pid
             assert processes.uid_of(broker) == users["adm"].uid
-            assert told(heard, "WATCHDOG=1") == [], "the watchdog is fed"
+            while True:  # what was under way before it was wanted to be known from whom
+                said, about, _, _ = heard.recvmsg(4096, 64)
+                teller = struct.unpack("3i", about[0][2])[0]
+                if teller:
+                    break
+            assert said == b"WATCHDOG=1", "the watchdog is fed"
+            assert teller == process.pid, "by the one that NotifyAccess=main believes"
             process.send_signal(signal.SIGHUP)
             assert "RELOADING=1" in told(heard, "READY=1")
             process.terminate()
@@ -98,6 +106,7 @@ def test_the_unit_keeps_little_and_systemd_thinks_so(tmp_path: Path) -> None:
     failed = {row["name"] for row in json.loads(done.stdout) if row["set"] is False}
     assert not failed & {
         "NoNewPrivileges=",
+        "NotifyAccess=",
         "PrivateTmp=",
         "ProtectHome=",
         "ProtectKernelModules=",
@@ -118,5 +127,6 @@ def test_what_users_work_through_outlives_the_unit() -> None:
     )
     assert unit["RuntimeDirectory"] == "genv-jupyter-mps"
     assert (unit["RuntimeDirectoryPreserve"], unit["RuntimeDirectoryMode"]) == ("yes", "0711")
+    assert unit["NotifyAccess"] == "main", "users' programs run in it, too"
     assert "User" not in unit and "--as genv-jupyter" in unit["ExecStart"]
     assert "StateDirectory" not in unit, "systemd would give the ledger to root at each start"

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from genv_jupyter.api.rendezvous import HOST_SOCKET
 from genv_jupyter.isolation import evidence, mps_runner, processes
 from genv_jupyter.isolation.smi import install
-from genv_jupyter.rootd import helper, mode, parent, shelf, wire
+from genv_jupyter.rootd import helper, mode, parent, relay, shelf, wire
 
 OURS = {
     "genv_jupyter",
@@ -34,6 +35,7 @@ OURS = {
     "genv_jupyter.rootd",
     "genv_jupyter.rootd.helper",
     "genv_jupyter.rootd.parent",
+    "genv_jupyter.rootd.relay",
     "genv_jupyter.rootd.wire",
 }
 GPU = "GPU-1111111a-0000-4000-8000-000000000001"
@@ -85,12 +87,45 @@ def lines_of(module: object) -> int:
 def test_it_can_be_read_before_it_is_installed() -> None:
     mine = {each: lines_of(each) for each in (helper, wire, parent, mode)}
     assert mine[helper] + mine[wire] <= 400, mine
-    assert mine[parent] <= 210 and mine[mode] <= 20 and lines_of(shelf) <= 30
+    assert mine[parent] <= 220 and mine[mode] <= 20 and lines_of(shelf) <= 30
+    assert lines_of(relay) <= 50
     assert sum(map(lines_of, (mps_runner, processes, evidence))) <= 460
 
 
 def test_the_parent_knows_where_things_are() -> None:
     assert str(parent.SOCKET) == HOST_SOCKET
+
+
+def test_systemd_is_told_what_a_service_says_of_itself_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        woken = list[int]()
+        before = signal.signal(signal.SIGIO, lambda number, _: woken.append(number))
+        line = relay.Relay()
+        try:
+            assert not line.pass_on()
+            for data in (
+                b"MAINPID=1",
+                b"WATCHDOG=trigger",
+                b"READY=1\nMAINPID=1",
+                b"READY=1\nFDSTORE=1",
+                b"STATUS=\x1b[31m",
+                b"X=" + b"x" * 4096,
+                b"READY=1\nSTATUS=serving /the/socket",
+                b"RELOADING=1\nMONOTONIC_USEC=12",
+            ):
+                woken.clear()
+                line.brokers.send(data)
+                assert not line.pass_on() and woken, "whoever waits for signals is woken"
+        finally:
+            for one in (line.ours, line.brokers):
+                one.close()
+            signal.signal(signal.SIGIO, before)
+        assert heard.recv(4096) == b"READY=1\nSTATUS=serving /the/socket"
+        assert heard.recv(4096) == b"RELOADING=1\nMONOTONIC_USEC=12"
 
 
 def test_nvidia_smi_is_laid_where_a_program_may_be_run_and_is_root_s_alone(
