@@ -134,6 +134,7 @@ class Core:
         self._measured = float("-inf")
         self._pools = Pools(self)
         self._told: dict[str, DeviceUsage] = {}
+        self._fitted: dict[str, DeviceRow] = {}
         self._clients: dict[str, dict[int, int]] = {}
         self.unwatched: set[str] = set()
 
@@ -247,6 +248,14 @@ class Core:
         """Whether the driver let the last reading wait for long."""
         return self._slow
 
+    def obey(self, config: BrokerConfig) -> None:
+        """Take over another configuration; what can be granted follows, whatever is read next."""
+        self.config, self.policy = config, config.policy()
+        for device in self.inventory.devices:
+            self._fit(device)
+            self.books.touch_device(device.uuid)
+        self.outdate()
+
     def outdate(self) -> None:
         """Say that the present reading no longer tells the truth."""
         self._read_at = float("-inf")
@@ -310,15 +319,15 @@ class Core:
         usable = self.usable(device) or 0
         capacity = usable * self.policy.memory_overcommit // WHOLE
         slot = self.books.slots.get(device.uuid)
-        if slot is None or slot.capacity != capacity:
+        row = DeviceRow(
+            uuid=device.uuid,
+            memory_capacity=capacity,
+            compute_capacity=self.policy.compute_overcommit,
+        )
+        if self._fitted.get(device.uuid) != row:
             with self.books.change() as change:
-                change.put_device(
-                    DeviceRow(
-                        uuid=device.uuid,
-                        memory_capacity=capacity,
-                        compute_capacity=self.policy.compute_overcommit,
-                    )
-                )
+                change.put_device(row)
+            self._fitted[device.uuid] = row
         if slot is None:
             slot = Slot(uuid=device.uuid, capacity=capacity)
             slot.closed = self.upkeep.words(device.uuid)

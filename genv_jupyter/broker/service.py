@@ -157,8 +157,7 @@ class Broker(Outlook):
     def obey(self, config: BrokerConfig) -> None:
         """Take over another configuration, for whatever is decided from now on."""
         with self.lock:
-            self.core.config, self.core.policy = config, config.policy()
-            self.core.outdate()
+            self.core.obey(config)
 
     def learn_quotas(self, rules: Mapping[str, QuotaLimits]) -> None:
         """Take in what a JupyterHub says that its groups may have, by scope."""

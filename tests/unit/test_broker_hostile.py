@@ -15,9 +15,11 @@ from unittest import mock
 
 import msgspec
 import pytest
+from traitlets.config import Config
 
 from genv_jupyter.api import rendezvous
 from genv_jupyter.broker import attach, claims
+from genv_jupyter.broker.config import BrokerConfig
 from genv_jupyter.devices.simulated import SimulatedDevice
 from genv_jupyter.devices.source import Inventory
 from genv_jupyter.errors import (
@@ -476,6 +478,30 @@ def test_one_that_has_ended_asks_and_is_not_ended_meanwhile(tmp_path: Path) -> N
         assert [grant.exclusive for grant in given.grants] == [True]
         desk.tick()
         assert not desk.broker.books.environments
+
+
+# -- another policy -------------------------------------------------------------------------------
+
+
+def test_another_policy_counts_at_once_whatever_is_read(desk: Bench) -> None:
+    said = {"memory_headroom": "4GiB", "compute_overcommit": 1.2}
+    desk.broker.obey(BrokerConfig(Config({"PolicySettings": said})))
+    assert desk.broker.books.slots[desk.device(0)].capacity == 20 * GIB
+    assert Viewer(desk).devices[desk.device(0)].memory_usable == 20 * GIB
+    more_than_all_compute(desk)
+
+
+def test_another_policy_counts_after_a_restart(desk: Bench) -> None:
+    desk.policy = Policy(compute_overcommit=12_000)
+    desk.reopen()
+    more_than_all_compute(desk)
+
+
+def more_than_all_compute(desk: Bench) -> None:
+    for name in ("a.ipynb", "b.ipynb"):
+        kernel = desk.kernel(name)
+        kernel.attach(Request(devices=(desk.device(0),), fraction=0.6, memory="4G"))
+        assert kernel.devices == [desk.device(0)]
 
 
 # -- one who wants everything ---------------------------------------------------------------------
