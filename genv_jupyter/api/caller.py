@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -27,6 +28,8 @@ from genv_jupyter.errors import BadRequest, BrokerDown, GpuError, Unauthenticate
 T = TypeVar("T")
 S = TypeVar("S", bound=Stream)
 Query = Mapping[str, str | None]
+ENDING = 0.1
+"""Seconds after which one that has met a broker that was ending looks for the next."""
 
 
 class Caller:
@@ -66,6 +69,10 @@ class Caller:
             except BROKEN:
                 if fresh:
                     raise
+            try:
+                return self._exchange(method, target, body, actor, fresh=True)
+            except BROKEN:  # of a broker that is ending the socket is the last to go
+                time.sleep(ENDING)
                 return self._exchange(method, target, body, actor, fresh=True)
         except TimeoutError:
             self.close()

@@ -12,7 +12,9 @@ import pytest
 
 from genv_jupyter import __version__
 from genv_jupyter.api import rendezvous
+from genv_jupyter.api.client import Client
 from genv_jupyter.api.connection import ACTOR, ACTOR_TOKEN, Answer, Clicks, Connection
+from genv_jupyter.errors import BrokerDown
 
 HEAD = b"HTTP/1.1 200 OK\r\nServer: genv-jupyter/9\r\ncontent-length: 4\r\n\r\n"
 
@@ -140,3 +142,35 @@ def test_who_connects_waits_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         later.join()
         for sock in first:
             sock.close()
+
+
+@pytest.mark.parametrize(("method", "answered"), [("GET", True), ("PUT", True), ("POST", False)])
+def test_one_that_meets_a_broker_which_is_ending_asks_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, answered: bool
+) -> None:
+    """Its socket still lets callers in; what may not be done twice is not asked again."""
+    path = tmp_path / "sock"
+    monkeypatch.setenv("GENV_JUPYTER_SOCKET", str(path))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        listening.settimeout(5)
+
+        def serve() -> None:
+            for said in (b"", b"", HEAD + b"null") if answered else (b"",):
+                with listening.accept()[0] as caller:
+                    caller.recv(4096)
+                    caller.sendall(said)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        client = Client(start=False)
+        try:
+            if answered:
+                assert client.call(method, "x") == (200, b"null")
+            else:
+                with pytest.raises(BrokerDown):
+                    client.call(method, "x")
+        finally:
+            client.close()
+            serving.join()
