@@ -87,13 +87,19 @@ def seconds(points: list[DevicePoint]) -> int:
     return sum(point.seconds for point in points)
 
 
+def about(mean: int) -> object:
+    """Return a mean over time: how long a reading takes, some milliseconds, is real here."""
+    return pytest.approx(mean, rel=0.01)
+
+
 def test_means_and_peaks_of_a_device(desk: Desk) -> None:
     device = desk.source.devices[0]
     for used, busy in ((2 * GIB, 0), (4 * GIB, 50), (6 * GIB, 100)):
         device.external_memory, device.utilization = used, busy
         desk.watch(20)
     (point,) = desk.past()
-    assert (point.seconds, point.memory_used, point.memory_peak) == (60, 4 * GIB, 6 * GIB)
+    assert (point.seconds, point.memory_peak) == (60, 6 * GIB)
+    assert point.memory_used == about(4 * GIB)
     assert (point.utilization, point.utilization_peak) == (50, 100)
     assert (point.memory_granted, point.share) == (0, 0)
     fine = desk.past(step=10, ago=120)
@@ -107,7 +113,8 @@ def test_how_warm_a_device_was_and_what_power_it_took(desk: Desk) -> None:
         device.temperature, device.power = warm, power
         desk.watch(20)
     (point,) = desk.past()
-    assert (point.temperature, point.temperature_peak, point.power) == (50, 60, 200_000)
+    assert (point.temperature, point.temperature_peak) == (50, 60)
+    assert point.power == about(200_000)
     assert [it.temperature for it in desk.past(1)] == [None]
 
 
