@@ -35,7 +35,7 @@ c.JupyterHub.services = [
         ],
     },
     {
-        "name": "culler",
+        "name": "culler",  # pip install jupyterhub-idle-culler
         "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=3600"],
     },
 ]
