@@ -254,6 +254,8 @@ def test_over_quota_is_what_was_granted_last() -> None:
     over = quota.judge(held, Quota(devices=10_000))
     assert [it.key for it in over] == [Key("quota", "new")]
     assert over[0].said == "1.5 devices are held, and the quota is 1, and this was granted last."
+    (one,) = quota.judge([holding("only", 10_000, 24, 1.0)], Quota(devices=5_000))
+    assert one.said == "1 device is held, and the quota is 0.5, and this was granted last."
     assert [it.key.environment for it in quota.judge(held, Quota(memory=20 * GIB))] == [
         "new",
         "old",

@@ -74,7 +74,8 @@ def owed(environment: str, processes: Sequence[Target]) -> Breach:
 
 def _over(devices: int, memory: int, quota: Quota) -> str | None:
     if quota.devices is not None and devices > quota.devices:
-        return f"{devices / WHOLE:g} devices are held, and the quota is {quota.devices / WHOLE:g}"
+        held = "1 device is" if devices == WHOLE else f"{devices / WHOLE:g} devices are"
+        return f"{held} held, and the quota is {quota.devices / WHOLE:g}"
     if quota.memory is not None and memory > quota.memory:
         return f"{format_memory(memory)} are held, and the quota is {format_memory(quota.memory)}"
     return None
