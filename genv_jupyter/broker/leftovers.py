@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOW_TO_END = "End what is left in the sidebar, or with `jupyter gpu leftovers --end all`."
+HOW_TO_END = "To end that: the sidebar, or `jupyter gpu leftovers --end all`."
 
 
 class LeftoverSettings(Configurable):

@@ -39,6 +39,8 @@ def test_one_click_ends_it(page: Page, tmp_path: Path, fake_driver: MakeDriver) 
             expect(row).to_contain_text(f"(process {worker})", timeout=PATIENCE)
             expect(row).to_contain_text("GPU 0: 1.3 GiB")
             expect(row).to_contain_text("left of train.ipynb since its restart")
+            told = notebook.page.locator(".Toastify__toast").filter(has_text="outlived")
+            expect(told).to_contain_text("--end all")  # a longer one is cut there
             notebook.shoot("leftovers", themes=("light", "dark"))
             assert violations(page, f"#{notebook.panel_id}") == []
             assert unseen_focus(page, f"#{notebook.panel_id}") == []
