@@ -317,7 +317,8 @@ def _recognise(broker: Broker) -> None:
 
 
 def _ready(path: str) -> None:
-    systemd.notify("READY=1", f"STATUS=serving {path}")
+    # Letters that root does not pass on to systemd would keep all of it back.
+    systemd.notify("READY=1", f"STATUS=serving {ascii(path)[1:-1][:180]}")
     log.info("ready")
 
 

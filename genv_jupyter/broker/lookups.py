@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+log = logging.getLogger("genv_jupyter.broker")
 Question = tuple[str, "Answer", Callable[[], Any]]
 
 
@@ -45,16 +47,23 @@ class Lookups:
     def begin(self, key: str, ask: Callable[[], Any]) -> Answer:
         """Ask, unless that is being asked already; the answer comes to all who have begun it."""
         with self._lock:
-            asking = self._asking.get(key)
-            if asking is not None:
-                return asking
-            answer = self._asking[key] = Answer()
-            answer.set_running_or_notify_cancel()  # one who leaves takes nobody's answer along
-            self._waiting.append((key, answer, ask))
-            if self._threads < self.at_once:
-                self._threads += 1
-                threading.Thread(target=self._work, name="look-up", daemon=True).start()
+            answer = self._asking.get(key)
+            if answer is None:
+                answer = self._asking[key] = Answer()
+                answer.set_running_or_notify_cancel()  # one who leaves takes nobody's answer along
+                self._waiting.append((key, answer, ask))
+            if self._waiting and self._threads < self.at_once:
+                self._start()
             return answer
+
+    def _start(self) -> None:
+        """Start a thread; where the host allows none now, the next call tries again."""
+        try:
+            threading.Thread(target=self._work, name="look-up", daemon=True).start()
+        except RuntimeError as error:
+            log.warning("no thread for a look-up: %s", error)
+        else:
+            self._threads += 1
 
     def _work(self) -> None:
         while (question := self._next()) is not None:

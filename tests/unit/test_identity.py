@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +28,7 @@ from genv_jupyter.isolation import accounts
 from genv_jupyter.isolation.accounts import Account
 from genv_jupyter.model import NewEnvironment, Principal, Request
 from genv_jupyter.reserving import NewReservation
+from genv_jupyter.rootd import relay
 from tests.unit.brokers import HALF, WHOLE, Bench, Kernel, bench
 
 ME = os.getuid()
@@ -438,3 +441,41 @@ def test_owners_of_what_an_earlier_daemon_left_are_looked_up_before_it_serves(
     desk.broker.core.identities = users
     host._recognise(desk.broker)
     assert users.sure(ME).groups == ("lab",)
+
+
+def test_look_ups_go_on_after_the_host_has_allowed_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lookups = Lookups(2)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        first = [lookups.begin(f"uid:{number}", lambda: 1) for number in range(3)]
+    assert lookups.begin("uid:0", lambda: 2) is first[0], "it still stands in line"
+    assert [it.result(SECONDS) for it in first] == [1, 1, 1]
+
+
+def test_systemd_hears_that_it_is_ready_whatever_its_socket_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(SECONDS)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        before = signal.signal(signal.SIGIO, lambda *_: None)
+        line = relay.Relay()
+        try:
+            monkeypatch.setenv(relay.VARIABLE, str(line.brokers.fileno()))
+            host._ready("/run/größe/broker.sock")
+            line.pass_on()
+        finally:
+            line.ours.close()
+            line.brokers.close()
+            signal.signal(signal.SIGIO, before)
+        assert (
+            heard.recv(4096)
+            == rb"READY=1" + b"\n" + rb"STATUS=serving /run/gr\xf6\xdfe/broker.sock"
+        )
