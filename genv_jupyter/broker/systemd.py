@@ -9,7 +9,7 @@ import os
 import socket
 import time
 
-from genv_jupyter.rootd.relay import VARIABLE
+from genv_jupyter.rootd.relay import VARIABLE, tell
 
 FIRST_DESCRIPTOR = 3
 
@@ -24,17 +24,7 @@ def notify(*lines: str) -> bool:
         except OSError:
             return False
         return True
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address or address[0] not in "/@":
-        return False
-    if address[0] == "@":
-        address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(message, address)
-    except OSError:  # a service must not fail because nobody listens to how it is
-        return False
-    return True
+    return tell(message, os.environ.get("NOTIFY_SOCKET", ""))
 
 
 def reloading() -> bool:

@@ -5,7 +5,6 @@ Other processes of the unit are users': the front ends of their MPS daemons, for
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import re
@@ -47,15 +46,19 @@ class Relay:
                 data = self.ours.recv(_LONGEST)
             except OSError:  # nothing, or nobody is there any more
                 return False
-            if self.address and all(map(_LINE.fullmatch, data.split(b"\n"))):
-                self._tell(data)
+            if all(map(_LINE.fullmatch, data.split(b"\n"))):
+                tell(data, self.address, _SECONDS)
         return True
 
-    def _tell(self, data: bytes) -> None:
-        where = self.address
-        with (
-            contextlib.suppress(OSError),  # a service must not fail because nobody listens
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
-        ):
-            sock.settimeout(_SECONDS)
-            sock.sendto(data, f"\0{where[1:]}" if where[0] == "@" else where)
+
+def tell(message: bytes, address: str, seconds: float | None = None) -> bool:
+    """Send systemd a message, within so many seconds; say whether somebody was there to hear it."""
+    if not address or address[0] not in "/@":
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(seconds)
+            sock.sendto(message, f"\0{address[1:]}" if address[0] == "@" else address)
+    except OSError:  # a service must not fail because nobody listens to how it is
+        return False
+    return True

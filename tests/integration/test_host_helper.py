@@ -196,13 +196,18 @@ def run_as(
     )
 
 
+def with_programs(bob: User, holders: Holders) -> tuple[Environment, Path]:
+    """Attach something for a user, and return it with what is first in its PATH."""
+    held = own(bob, holders.of(bob).pid, Request(memory="1GiB", devices=("1",)))
+    assert held.environ is not None
+    return held, Path(held.environ[PROGRAMS] or "")
+
+
 def test_nvidia_smi_shows_a_user_what_the_environment_has(
     daemon: HelpedDaemon, users: dict[str, User], holders: Holders
 ) -> None:
     bob = users["bob"]
-    held = own(bob, holders.of(bob).pid, Request(memory="1GiB", devices=("1",)))
-    assert held.environ is not None
-    directory = Path(held.environ[PROGRAMS] or "")
+    held, directory = with_programs(bob, holders)
     for path in (directory, *directory.rglob("*")):
         found = path.stat()
         assert found.st_uid == 0 and not found.st_mode & 0o022
@@ -219,9 +224,7 @@ def test_what_is_first_in_the_path_of_users_is_out_of_the_broker_s_hands(
     daemon: HelpedDaemon, users: dict[str, User], holders: Holders
 ) -> None:
     bob = users["bob"]
-    held = own(bob, holders.of(bob).pid, Request(memory="1GiB", devices=("1",)))
-    assert held.environ is not None
-    directory = Path(held.environ[PROGRAMS] or "")
+    _, directory = with_programs(bob, holders)
     assert as_user(bob, lambda: live.trusted(str(directory))), "its user believes it"
 
     def try_to_swap() -> list[int]:
