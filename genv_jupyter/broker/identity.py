@@ -29,8 +29,9 @@ from genv_jupyter.isolation.accounts import Account
 from genv_jupyter.model import Principal
 
 log = logging.getLogger("genv_jupyter.broker")
-AT_ONCE = 8
-"""Look-ups at a time."""
+AT_ONCE, AT_ONCE_KNOWN = 8, 256
+"""Look-ups at a time: of whom nothing is known, and of those who have an account, beside them. Any
+of them may hang, and anybody may send uids of which the host knows nothing."""
 SOON, PATIENCE = 0.5, 5.0
 """Seconds for which one who calls waits for a newer answer, and for the first."""
 LEAST = 10.0
@@ -112,7 +113,7 @@ class Identities:
         self.told = KnownGroups()
         self._found: dict[int, Found] = {}
         self._lock = threading.Lock()
-        self._lookups = Lookups(AT_ONCE)
+        self._new, self._known = Lookups(AT_ONCE), Lookups(AT_ONCE_KNOWN)
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -184,7 +185,8 @@ class Identities:
 
     def begin(self, uid: int) -> Answer:
         """Look a user up, beside what is going on; return what is done when that is over."""
-        return self._lookups.begin(f"uid:{uid}", lambda: self._take(uid))
+        lookups = self._known if self.has_account(uid) else self._new
+        return lookups.begin(f"uid:{uid}", lambda: self._take(uid))
 
     def look_up(self, uid: int) -> Principal:
         """Ask the host who a uid is, and wait for that, but not for ever.
@@ -209,7 +211,7 @@ class Identities:
         Unavailable
             It does not answer.
         """
-        answer = self._lookups.begin(f"name:{name}", lambda: accounts.named(name))
+        answer = self._known.begin(f"name:{name}", lambda: accounts.named(name))
         try:
             found: struct_passwd | None = answer.result(answer.left(PATIENCE))
             return found

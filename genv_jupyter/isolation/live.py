@@ -143,15 +143,16 @@ def trusted(directory: str) -> bool:
     """
     if not directory.startswith("/") or os.pathsep in directory:
         return False
-    real, me = os.path.realpath(directory), os.getuid()
+    me = os.getuid()
     try:
+        real = os.path.realpath(directory)
         found = os.stat(real)  # noqa: PTH116
         if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
             return False
         if found.st_uid == me != 0 and real == directory:
             return True
         return all(_kept(place, me) for way in (directory, real) for place in _above(way))
-    except OSError:  # it is not there, as in a container
+    except (OSError, ValueError):  # it is not there, as in a container, or is no path
         return False
 
 

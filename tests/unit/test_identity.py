@@ -226,6 +226,25 @@ def test_whoever_has_waited_for_long_does_not_wait_again() -> None:
     opened.set()
 
 
+def test_those_of_whom_nothing_is_known_keep_nobody_else_waiting(directory: Directory) -> None:
+    """Anybody may send many uids of which the host knows nothing, and it may hang over each."""
+    users, hanging = directory.users, threading.Event()
+
+    def answer(uid: int) -> Account:
+        if uid > 2**30:
+            hanging.wait(SECONDS)
+        return directory.answer(uid)
+
+    users.ask = answer
+    users.look_up(ME)
+    for number in range(identity.AT_ONCE + 1):
+        users.begin(2**30 + 1 + number)
+    directory.now += 300
+    directory.groups = ("other",)
+    assert users.look_up(ME).groups == ("other",)
+    hanging.set()
+
+
 def test_an_error_is_told_to_who_waits_and_the_next_question_is_a_new_one() -> None:
     lookups = Lookups(1)
 
@@ -269,11 +288,17 @@ assert found == list(range(5, 75)), found
 """
 
 
+def compiled(code: str, where: Path) -> Path:
+    """Make a library that is loaded before the C library."""
+    source, library = where.with_suffix(".c"), where.with_suffix(".so")
+    source.write_text(code)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
 def test_others_run_while_the_host_looks_for_groups(tmp_path: Path) -> None:
     """In CPython's own os.getgrouplist nobody does: this would never end."""
-    source, library, gate = (tmp_path / it for it in ("slow.c", "slow.so", "gate"))
-    source.write_text(_PRELOADED)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    library, gate = compiled(_PRELOADED, tmp_path / "slow"), tmp_path / "gate"
     os.mkfifo(gate)
     environ = {**os.environ, "LD_PRELOAD": str(library), "GATE": str(gate)}
     subprocess.run([sys.executable, "-c", _STORY, gate], env=environ, check=True, timeout=SECONDS)
@@ -286,6 +311,52 @@ def test_groups_are_those_that_the_system_names() -> None:
     assert accounts.of_uid(0).name == "root"
     assert accounts.of_uid(2**31 - 7) == Account(str(2**31 - 7), ())
     assert accounts.named("no\0body") is None
+
+
+_FAILS = r"""
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+int getpwuid_r(uid_t uid, struct passwd *entry, char *room, size_t size, struct passwd **found) {
+    *found = NULL;
+    if (uid == 1) return EIO;
+    if (uid == 2) return ENOENT;
+    if (size < 5000) return ERANGE;
+    memset(entry, 0, sizeof *entry);
+    entry->pw_name = strcpy(room, "ann");
+    entry->pw_gid = uid;
+    *found = entry;
+    return 0;
+}
+int getgrouplist(const char *user, gid_t group, gid_t *groups, int *count) {
+    *groups = group;
+    *count = 1;
+    return 1;
+}
+int getgrgid_r(gid_t gid, struct group *entry, char *room, size_t size, struct group **found) {
+    *found = NULL;
+    return gid == 3 ? EIO : 0;
+}
+"""
+
+_FAILURES = """
+from genv_jupyter.isolation.accounts import Account, of_uid
+for uid in (1, 3):  # as a user, and as one of their groups
+    try:
+        raise SystemExit(f"{of_uid(uid)} is said of {uid}")
+    except OSError as error:
+        assert "Input/output error" in str(error), error
+assert of_uid(2) == Account("2", ())
+assert of_uid(4) == Account("ann", ("4",)), "a group without a name"
+"""
+
+
+def test_a_directory_service_that_fails_does_not_say_that_there_is_nobody(tmp_path: Path) -> None:
+    """As a KeyError of ``pwd`` would: a user would lose groups, and with them limits and rights."""
+    environ = {**os.environ, "LD_PRELOAD": str(compiled(_FAILS, tmp_path / "fails"))}
+    subprocess.run([sys.executable, "-c", _FAILURES], env=environ, check=True, timeout=SECONDS)
 
 
 # -- decisions ----------------------------------------------------------------------------------

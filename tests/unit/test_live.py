@@ -181,7 +181,14 @@ def test_programs_are_taken_from_where_only_root_and_this_user_put_them(places: 
     directory.chmod(0o755)
     (places / "file").touch(0o755)
     (places / f"{os.pathsep}b").mkdir()
-    for other in (places / "file", places / "none", places / f"{os.pathsep}b", "bin", ""):
+    for other in (
+        places / "file",
+        places / "none",
+        places / f"{os.pathsep}b",
+        "bin",
+        "/bin\0x",
+        "",
+    ):
         assert programs_of(other) is None
 
 
