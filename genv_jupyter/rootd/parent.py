@@ -252,13 +252,8 @@ def _laid(address: Path, *places: Path) -> str:
     That is out of the broker's hands, since it is first in the PATH of users. None (``""``) is no
     reason not to serve.
     """
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "genv_jupyter.rootd.shelf",
-        *map(str, (address, *places)),
-    ]
+    words = map(str, (address, *places))
+    command = [sys.executable, "-P", "-m", "genv_jupyter.rootd.shelf", *words]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
 
 
@@ -273,8 +268,13 @@ def _roots(*paths: Path) -> None:
 
 
 def _give(place: Path, user: pwd.struct_passwd, mode: int) -> None:
-    """Give a directory to the broker: one that is root's, or its own already."""
+    """Give a directory to the broker: one of root's for nothing else, or its own already.
+
+    systemd makes sockets there as root, whose are the locks beside them; root's broker a ``bin``.
+    """
     place = place.absolute()
+    if len(place.parts) < 3:  # /, /run, /tmp: all of the host is in these
+        raise Unsafe(f"{place} would be {user.pw_name}'s: choose a directory below it")
     _roots(*place.parents)
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
@@ -285,6 +285,11 @@ def _give(place: Path, user: pwd.struct_passwd, mode: int) -> None:
         if found.st_uid not in (0, user.pw_uid):
             raise Unsafe(f"{place} belongs to uid {found.st_uid}")
         if found.st_uid == 0:  # its own is the broker's to look after
+            for name in os.listdir(descriptor):  # noqa: PTH208 (what was opened)
+                there = os.lstat(name, dir_fd=descriptor)
+                known = stat.S_ISSOCK(there.st_mode) or name == "bin" or name.endswith(".lock")
+                if there.st_uid != user.pw_uid and not known:
+                    raise Unsafe(f"{place} would be {user.pw_name}'s, and has {name} in it")
             os.fchmod(descriptor, mode)
             os.fchown(descriptor, user.pw_uid, user.pw_gid)
     finally:

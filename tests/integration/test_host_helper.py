@@ -414,6 +414,11 @@ def test_what_root_must_have_right_before_anything_is_started(
     assert f"belongs to uid {users['ann'].uid}" in refused(daemon, state=str(theirs))
     assert "is not root's alone" in refused(daemon, state=str(theirs / "state"))
     assert theirs.stat().st_uid == users["ann"].uid
+    full = place / "full"
+    (full / "of-the-host").mkdir(parents=True)
+    for option in ({"state": str(full)}, {"socket": str(full / "broker.sock")}):
+        assert "full would be" in (said := refused(daemon, **option)) and "of-the-host" in said
+    assert full.stat().st_uid == 0, "it is not the broker's"
 
 
 def test_a_mistake_in_the_configuration_ends_all_of_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import pwd
 import random
 import signal
 import socket
@@ -94,6 +95,21 @@ def test_it_can_be_read_before_it_is_installed() -> None:
 
 def test_the_parent_knows_where_things_are() -> None:
     assert str(parent.SOCKET) == HOST_SOCKET
+
+
+@pytest.mark.parametrize("place", ["/", "/run", "/tmp", "/etc", "/nowhere-yet"])
+def test_no_directory_of_the_whole_host_is_given_to_the_broker(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``--socket /broker.sock`` would have it: then all of the host were the broker's."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError(f"{place} is changed")
+
+    for change in ("fchown", "fchmod", "mkdir"):
+        monkeypatch.setattr(os, change, never)
+    with pytest.raises(parent.Unsafe, match="choose a directory below it"):
+        parent._give(Path(place), pwd.getpwnam("nobody"), 0o755)
 
 
 def test_systemd_is_told_what_a_service_says_of_itself_and_nothing_else(
